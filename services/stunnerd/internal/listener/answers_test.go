@@ -37,8 +37,8 @@ func forwardingListener(t testing.TB, protocol config.Protocol) Forwarding {
 	return l.(Forwarding)
 }
 
-// answerAll sends answers of another pod to clients, and to clients that do not exist any more. It returns an error if
-// an answer does not arrive.
+// answerAll sends answers of another pod to clients, and to clients that have vanished. It returns an error if an
+// answer does not arrive.
 func answerAll(l Forwarding, clients []*net.UDPConn, vanished []netip.AddrPort) error {
 	const batches, each = 50, 4
 	frame := make([]byte, 1200)
@@ -68,8 +68,8 @@ func answerAll(l Forwarding, clients []*net.UDPConn, vanished []netip.AddrPort) 
 	return nil
 }
 
-// Clients whose datagrams arrive at this pod, and whose session is in another one, lose nothing when others of them
-// vanish. The kernel keeps the datagrams to a vanished client in the send buffer of their socket for three seconds.
+// Clients of this pod with a session in another pod lose no data when other such clients vanish. The kernel keeps the
+// datagrams to a vanished client in the send buffer of their socket for three seconds.
 func TestVanishedForwardedClientsAffectNoOthers(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -139,7 +139,7 @@ func addrs(list ...string) (clients []netip.AddrPort) {
 	return clients
 }
 
-// A socket is closed when its client gets no more answers, and not before.
+// A socket is closed only when its client gets no more answers.
 func TestFrontClosesSocketsOfIdleClients(t *testing.T) {
 	a, now := newAnswers(t), time.Now()
 	clients := addrs("127.0.0.1:9001", "127.0.0.1:9002", "127.0.0.2:9001")
@@ -164,7 +164,8 @@ func TestFrontClosesSocketsOfIdleClients(t *testing.T) {
 	}
 }
 
-// At the limit, the source with the most sockets loses one for each client of another source, and gets no more.
+// At the limit, the source with the most sockets loses one for each client of another source. It gets no further
+// socket.
 func TestFrontTakesSocketsFromTheSourceWithTheMost(t *testing.T) {
 	a, now := newAnswers(t), time.Now()
 	a.limit = 8
@@ -204,8 +205,8 @@ func TestFrontTakesSocketsFromTheSourceWithTheMost(t *testing.T) {
 	}
 }
 
-// If descriptors are scarce, clients share the sockets of the readers, and a client that comes later gets a socket of
-// its own again.
+// If descriptors are scarce, clients share the sockets of the readers. When descriptors are free again, a new client
+// gets a socket of its own.
 func TestClientsShareSocketsIfDescriptorsAreScarce(t *testing.T) {
 	a, now := newAnswers(t), time.Now()
 	c, most := addrs("127.0.0.1:9001")[0], a.port.most
@@ -252,7 +253,7 @@ func BenchmarkAnswers(b *testing.B) {
 	frame := make([]byte, 160)
 	for _, clients := range batchClients {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {
-			for i := range clients { // without it the kernel answers with ICMP messages
+			for i := range clients { // otherwise the kernel answers with ICMP messages
 				c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice(), Port: 9000 + i})
 				if err != nil {
 					b.Fatal(err)

@@ -91,8 +91,8 @@ func TestForgedRecordsEndNoCall(t *testing.T) {
 	}
 }
 
-// forging is the socket of a client in whose name another host sends datagrams before the last flight of the
-// handshake.
+// forging is the socket of a client. Another host sends datagrams with the address of the client before the last flight
+// of the handshake.
 type forging struct {
 	*raw
 	forged func(keyExchange uint64) [][]byte
@@ -264,7 +264,8 @@ func TestLostFlights(t *testing.T) {
 	}
 }
 
-// floods are sequences of datagrams of a client that pion/dtls might keep: the i-th of 1,000 datagrams of each.
+// floods are sequences of 1,000 datagrams of a client that pion/dtls might keep. Each function returns the i-th
+// datagram.
 var floods = map[string]func(i int) []byte{
 	"ClientKeyExchange in long fragments": func(i int) []byte {
 		return fragment(uint64(3+i%60), keyExchangeMessage, handshakeBytes, i, make([]byte, 1000))
@@ -335,7 +336,7 @@ func TestFloodsOverDTLSAreNotBuffered(t *testing.T) {
 				l, server := openSecure(t, oneCertificate(t))
 				address := newRaw(t, server)
 				if established {
-					if err := binding(t, address.dial()); err != nil { // proves to the server that the handshake is complete
+					if err := binding(t, address.dial()); err != nil { // the handshake is complete
 						t.Fatal(err)
 					}
 				} else {
@@ -362,7 +363,7 @@ func TestFloodsOverDTLSAreNotBuffered(t *testing.T) {
 				if kept := pass(flood); kept > base+most {
 					t.Errorf("%d bytes are kept, %d of the control", kept, base)
 				}
-				late := !established && time.Since(began) > handshakeTimeout // a busy machine took so long that it ended
+				late := !established && time.Since(began) > handshakeTimeout // on a busy machine
 				if n := l.count(); n != 1 && !late {
 					t.Errorf("%d associations, want 1", n)
 				}

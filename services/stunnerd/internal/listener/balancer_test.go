@@ -92,7 +92,8 @@ func mustMap(t *testing.T, conn net.Conn, want string) {
 	}
 }
 
-// awaitClosed waits until the server has closed a connection, and returns what it has sent. Reasons are counted before.
+// awaitClosed waits until the server has closed a connection, and returns what the server has sent. Closed connections
+// are counted by reason before they are closed.
 func awaitClosed(t *testing.T, conn net.Conn) []byte {
 	t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
@@ -114,7 +115,7 @@ func (l *connections) drops(t *testing.T, want map[meter.Reason]uint64) {
 	}
 }
 
-// The client of a header is the client of the connection: in answers and for a session.
+// The client that a header names is the client of the connection: in answers and for a session.
 func TestHeaderNamesTheClient(t *testing.T) {
 	own := func(conn net.Conn) string { return conn.LocalAddr().String() }
 	for _, p := range streams {
@@ -143,7 +144,7 @@ func TestHeaderNamesTheClient(t *testing.T) {
 	}
 }
 
-// The header may arrive in pieces, and the first data of the client with its end.
+// The header may arrive in pieces, and its end together with the first data of the client.
 func TestHeaderInPieces(t *testing.T) {
 	request := stun.MustBuild(stun.TransactionID, stun.BindingRequest).Raw
 	for name, header := range map[string]string{
@@ -173,8 +174,8 @@ func TestHeaderInPieces(t *testing.T) {
 	}
 }
 
-// A connection is closed, and counted with its reason: without a valid header from a load balancer, and with a header
-// from elsewhere or with two.
+// A connection is closed and counted if a load balancer sends no valid header, or if another source sends a header, or
+// if there are two headers.
 func TestForgedHeadersAreRefused(t *testing.T) {
 	const v1 = "PROXY TCP4 203.0.113.7 192.0.2.1 40000 443\r\n"
 	v2 := header2(0x21, 0x11, four, -1)
@@ -242,7 +243,7 @@ type fixed struct{ net.Conn }
 
 func (fixed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 40000} }
 
-// T-14: a header that is late ends its connection, together with a handshake that follows: both have one deadline.
+// T-14: a late header ends its connection, and so does a late handshake after it: both have one deadline.
 func TestLateHeaderEndsTheConnection(t *testing.T) {
 	const header = "PROXY TCP4 203.0.113.7 192.0.2.1 40000 443\r\n"
 	for name, tc := range map[string]struct {
@@ -294,8 +295,8 @@ func TestLateHeaderEndsTheConnection(t *testing.T) {
 	}
 }
 
-// T-14: the bounds of a source are those of the client of the header. The load balancer itself is never one source, and
-// a client that floods through it closes only its own connections.
+// T-14: the limits of a source apply to the client that a header names, and not to the load balancer. A client that
+// floods through the load balancer closes only its own connections.
 func TestClientsBehindALoadBalancerAreBoundedEach(t *testing.T) {
 	for _, p := range streams {
 		t.Run(string(p), func(t *testing.T) {
@@ -321,7 +322,8 @@ func TestClientsBehindALoadBalancerAreBoundedEach(t *testing.T) {
 	}
 }
 
-// T-14: connections whose header is missing do not keep a client with a header from being served, and are bounded.
+// T-14: the number of connections with a missing header is bounded, and they do not prevent service for a client with a
+// header.
 func TestConnectionsBeforeTheirHeaderAreBounded(t *testing.T) {
 	limits := NewLimits(0)
 	limits.headers = newConnLimiter(4, 4)
@@ -349,7 +351,7 @@ func (l *connections) awaitOpened(t *testing.T, n uint64) {
 	}
 }
 
-// A change of the prefixes is in force for the next connection, and open connections and sessions continue.
+// A change of the prefixes applies to the next connection. Open connections and sessions continue.
 func TestPrefixesChangeInPlace(t *testing.T) {
 	const header = "PROXY TCP4 203.0.113.7 192.0.2.1 40000 443\r\n"
 	l, server := openBehind(t, config.TURNTCP, thisHost)

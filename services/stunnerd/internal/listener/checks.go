@@ -12,8 +12,8 @@ import (
 
 // checks are the latest connectivity checks of a client on each of some paths. ICE agents send a check every few
 // seconds (RFC 7675 §5.1). A peer answers a check if its MESSAGE-INTEGRITY is valid, and signs the answer (RFC 8489
-// §9.1.3). So the client uses the path on which an answered check has arrived. Without checks, a client that sends
-// media would have two paths until its next request to this server, which may be minutes later.
+// §9.1.3). So an answered check shows which path the client uses. Without checks, a client that sends media would have
+// two paths until its next request to this server, which may be minutes later.
 type checks struct {
 	mu   sync.Mutex
 	list []check

@@ -34,7 +34,7 @@ var (
 	iceAnswer = func(n byte) []byte { return stun.MustBuild(id(n), stun.BindingSuccess, iceKey).Raw }
 )
 
-// A check that the peer answers moves the client. Other messages, and checks without an answer, do not.
+// A check that the peer answers moves the client. Other messages and unanswered checks do not.
 func TestAnsweredChecksMoveAClient(t *testing.T) {
 	ways := fronts(t, 2)
 	b, c, now := ways[0], ways[1], time.Now()
@@ -86,7 +86,7 @@ func TestAnsweredChecksMoveAClient(t *testing.T) {
 	}
 }
 
-// The checks of a forger at several pods do not replace all those of the client, and their number is bounded.
+// Forged checks at several pods do not displace all checks of the client, and the number of stored checks is bounded.
 func TestChecksAreBounded(t *testing.T) {
 	var s checks
 	frame := relayed["ChannelData"]
@@ -101,7 +101,7 @@ func TestChecksAreBounded(t *testing.T) {
 	}
 }
 
-// Data for a client with two paths is searched for answers without allocations.
+// The search for answers in data for a client with two paths does not allocate.
 func TestSearchForAnswersAllocatesNothing(t *testing.T) {
 	var s checks
 	frame := relayed["ChannelData"]
@@ -116,7 +116,7 @@ func TestSearchForAnswersAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzChecks has arbitrary frames of a client and for it.
+// FuzzChecks passes arbitrary frames from and to a client.
 func FuzzChecks(f *testing.F) {
 	for _, relay := range relayed {
 		f.Add(relay(stun.MethodSend, iceCheck(1)), relay(stun.MethodData, iceAnswer(1)))

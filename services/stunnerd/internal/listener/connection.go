@@ -69,7 +69,7 @@ type frames interface {
 	close()
 }
 
-// connections serves the connections of a listener, each in a goroutine.
+// connections serves the connections of a listener. Each has a goroutine.
 type connections struct {
 	transport
 	sockets io.Closer // the listening sockets

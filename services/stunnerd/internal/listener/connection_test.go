@@ -37,7 +37,7 @@ func (e exhausted) Accept() (net.Conn, error) {
 func (e exhausted) Close() error   { close(e.closed); return nil }
 func (e exhausted) Addr() net.Addr { return &net.TCPAddr{} }
 
-// T-19: clients that use up the descriptors do not fill the log.
+// T-19: when all descriptors are in use, failing accepts are logged once a minute only.
 func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -53,7 +53,7 @@ func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-		synctest.Wait() // for the last line
+		synctest.Wait() // the last line is written
 		if n := bytes.Count(log.Bytes(), []byte(" reason=no_descriptor ")); n != 3 {
 			t.Errorf("%d lines in two minutes, want 3:\n%s", n, log.Bytes())
 		}
@@ -115,7 +115,7 @@ func dialFrom(t *testing.T, client, server *net.TCPAddr) net.Conn {
 	return conn
 }
 
-// gone waits until a listener serves at most this many connections.
+// gone waits until a listener serves at most the given number of connections.
 func gone(t *testing.T, l *connections, left int) {
 	t.Helper()
 	for range 200 {
@@ -144,8 +144,8 @@ func TestPanicWhileSendingEndsTheConnection(t *testing.T) {
 	}
 }
 
-// A connection does not use or end the session of another connection from the same address and port, to another address
-// of this host.
+// A connection neither uses nor ends the session of another connection from the same address and port to another
+// address of this host.
 func TestConnectionEndsItsOwnSessionOnly(t *testing.T) {
 	l, server, client := allocate(t, 8)
 	other := dialFrom(t, client, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2), Port: server.Port})
@@ -177,7 +177,7 @@ func TestSessionIsNotCrowdedOut(t *testing.T) {
 		own = c
 	}
 	l.mu.Unlock()
-	own.slot.enter() // as between the Allocate and settle
+	own.slot.enter() // as between the Allocate request and settle
 	if err := binding(t, dialFrom(t, nil, server)); err != nil {
 		t.Fatal(err)
 	}

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// T-14: a new connection is admitted, and the oldest is evicted: of the same source if it has its share, otherwise of
-// the sources with the most slots.
+// T-14: a new connection is admitted, and the oldest one is evicted: of the same source if that has at least an equal
+// share, otherwise of the sources with the most slots.
 func TestAFullLimitEvictsTheOldestConnection(t *testing.T) {
 	for name, tc := range map[string]struct {
 		come []string
-		gone []int // by the order of arrival
+		gone []int // in the order of arrival
 	}{
 		"room for all":      {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.3"}, nil},
 		"third of a source": {[]string{"192.0.2.9", "192.0.2.1", "192.0.2.1", "192.0.2.1"}, []int{1}},
@@ -49,7 +49,8 @@ func TestAFullLimitEvictsTheOldestConnection(t *testing.T) {
 	}
 }
 
-// T-14: a connection whose slot is taken away does not take it again while it is being closed, so it evicts no other one.
+// T-14: a connection that has lost its slot does not take a slot again while it is being closed, so it evicts no other
+// connection.
 func TestEvictedSlotIsNotTakenAgain(t *testing.T) {
 	c := newConnLimiter(4, 1)
 	var gone []string
@@ -82,7 +83,7 @@ func TestLimitsFollowTheCapacity(t *testing.T) {
 	}
 }
 
-// A connection with a session has no slot, gets a new one afterwards, and none after its end.
+// A connection with a session has no slot. It gets a new slot when the session ends, and none after its own end.
 func TestConnectionWithASessionHasNoSlot(t *testing.T) {
 	c := newConnLimiter(2, 2)
 	var gone []string
@@ -97,7 +98,7 @@ func TestConnectionWithASessionHasNoSlot(t *testing.T) {
 	first.enter()
 	first.enter()
 	third := come("third")
-	second.leave() // its slot was taken away before
+	second.leave() // its slot was evicted before
 	third.leave()
 	third.enter()
 	if want := []string{"second"}; !slices.Equal(gone, want) || c.all.Len() != 1 {

@@ -153,7 +153,7 @@ func secureDTLS(ctx context.Context, conn net.Conn, turns *handshakeTurns) (net.
 	return c, c.association.establish(ctx)
 }
 
-// read reads until the socket is closed. After a panic it drops the datagram that caused the panic, and goes on.
+// read reads until the socket is closed. After a panic it drops the datagram that has caused the panic, and continues.
 func (s *dtlsSocket) read() {
 	for !s.readUntilPanic() {
 		if s.task.Working() {

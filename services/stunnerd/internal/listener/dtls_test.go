@@ -132,7 +132,7 @@ func newRawAt(t *testing.T, server, client *net.UDPAddr) *raw {
 	return &raw{T: t, UDPConn: conn, server: server, seen: make(chan []byte, 100)}
 }
 
-// alone reads, because no client does.
+// alone starts a reader of the socket. It is for sockets without a client of pion/dtls.
 func (r *raw) alone() *raw {
 	go func() {
 		for buf := make([]byte, 4096); ; {
@@ -152,7 +152,7 @@ func (r *raw) ReadFrom(to []byte) (int, net.Addr, error) {
 	return n, from, err
 }
 
-// ask sends a datagram and returns the first answer of a type, or nothing.
+// ask sends a datagram and returns the first answer of a type, or nil.
 func (r *raw) ask(datagram []byte, message byte, patience time.Duration) []byte {
 	r.Helper()
 	for len(r.seen) > 0 {
@@ -288,7 +288,7 @@ func allocateOver(t *testing.T, conn net.Conn) *turn.Client {
 	return c
 }
 
-// answers fails the test unless a client gets an answer over its connection.
+// answers fails the test unless the server answers over the connection of a client.
 func answers(t *testing.T, c *turn.Client, when string) {
 	t.Helper()
 	if _, err := c.SendBindingRequest(); err != nil {
@@ -444,8 +444,8 @@ func TestLongRecordEndsConnection(t *testing.T) {
 	}
 }
 
-// F-12, T-16: a changed ClientHello has no valid cookie, and the answer to it is not longer than it.
-// parseHello reads a ClientHello of a client correctly, and survives any truncation or change.
+// F-12, T-16: a changed ClientHello has no valid cookie, and its answer is not longer than the ClientHello. parseHello
+// reads a ClientHello of a client correctly, and handles any truncated or changed one without a panic.
 func FuzzHello(f *testing.F) {
 	f.Add(someHello(f, 1, 5, 1, make([]byte, cookieSize)))
 	f.Add(someHello(f, 2, 0, 0, nil))

@@ -16,7 +16,7 @@ import (
 type framer struct {
 	from io.Reader
 	buf  []byte
-	// buf[read:write] contains the received bytes that were not returned yet.
+	// buf[read:write] contains the received bytes that next has not returned yet.
 	read, write int
 	// large is the large buffer, and buf a slice of it. It is nil if buf is a small buffer.
 	large *[largeBuffer]byte

@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// chunks returns its pieces one by one, as a network does.
+// chunks is a reader that returns its pieces one by one, as a network does.
 type chunks [][]byte
 
 func (c *chunks) Read(b []byte) (int, error) {
@@ -37,7 +37,7 @@ func channelData(payload int) []byte {
 	return f
 }
 
-// uncharged is the charge of a connection without a session.
+// uncharged is the charge function of a connection without a session.
 func uncharged() session.Claim { return session.Claim{} }
 
 func collect(from io.Reader, limit int) (frames [][]byte, err error) {
@@ -51,7 +51,7 @@ func collect(from io.Reader, limit int) (frames [][]byte, err error) {
 	}
 }
 
-// C-09: a message is read correctly however it is segmented, also if a segment has several messages.
+// C-09: a message is read correctly for any segmentation, also if a segment has several messages.
 func TestFramesAreFoundInAnySplit(t *testing.T) {
 	want := [][]byte{
 		stunMessage(0), channelData(1), channelData(4), stunMessage(100), channelData(0), channelData(5000),
@@ -116,8 +116,8 @@ func TestDataThatIsNotTURNIsRefused(t *testing.T) {
 	}
 }
 
-// the large buffer for a long frame is charged only while the frame is incomplete or in use. A session that may not
-// hold it loses the frame, and keeps the stream. Nothing is charged after the end.
+// the large buffer for a long frame is charged only while the frame is incomplete or in use. If the session has
+// no memory for it, the frame is dropped, and the stream continues. After the end nothing is charged.
 func TestLongFramesAreCharged(t *testing.T) {
 	table := session.NewTable()
 	s := &session.Session{UserID: "ann"}
@@ -178,8 +178,8 @@ func TestLongFramesAreCharged(t *testing.T) {
 	}
 }
 
-// F-02: the same bytes give the same frames and the same end however they are split into reads: those of RFC 8656 §12.5
-// and RFC 8489 §6.2.2. The buffer stays within the limit, and the work is linear.
+// F-02: the same bytes give the same frames and the same end for any split into reads: those of RFC 8656 §12.5 and RFC
+// 8489 §6.2.2. The buffer stays within its limit, and the work is linear.
 func FuzzFramer(f *testing.F) {
 	f.Add(bytes.Join([][]byte{stunMessage(4), channelData(3)}, nil), []byte{7}, false)
 	f.Add([]byte{0x40, 0, 0xFF, 0xFF, 1, 2, 3}, []byte{2, 1, 0, 5}, true)
@@ -227,14 +227,15 @@ func FuzzFramer(f *testing.F) {
 		if !inSession && len(framer.buf) > smallBuffer || len(framer.buf) > largeBuffer {
 			t.Fatalf("buffer grew to %d", len(framer.buf))
 		}
-		// A piece is split at the end of the buffer at most twice for each frame: in its header and in the rest.
+		// A piece is split at the end of the buffer at most twice for each frame: in the header and in the rest of the
+		// frame.
 		if most := len(pieces) + 2*(len(want)+1) + 1; from.reads > most {
 			t.Fatalf("%d reads for %d pieces and %d frames", from.reads, len(pieces), len(want))
 		}
 	})
 }
 
-// counted counts its reads.
+// counted is a reader that counts its reads.
 type counted struct {
 	chunks
 	reads int

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// turnsOf returns the turns of a handshake of an address.
+// turnsOf returns the CPU turns of a handshake from an address.
 func (p *handshakeLimiter) turnsOf(addr string) *handshakeTurns {
 	return &handshakeTurns{limiter: p, slot: newConnLimiter(4096, 4096).slot(netip.MustParseAddr(addr), func() {})}
 }
 
-// T-14: handshakes compute on a quarter of the cores, however many there are.
+// T-14: handshakes use at most a quarter of the cores, for any number of cores.
 func TestHandshakesComputeOnAFourthOfTheCores(t *testing.T) {
 	for _, cores := range []int{1, 2, 3, 4, 8, 64} {
 		synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestHandshakesComputeOnAFourthOfTheCores(t *testing.T) {
 	}
 }
 
-// T-14: sources get turns in rotation, and a source that floods delays only itself.
+// T-14: sources get CPU turns in rotation, so a source that floods delays only itself.
 func TestSourcesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, stop := newHandshakeLimiter(4), make(chan struct{})
@@ -95,7 +95,7 @@ func TestSourcesTakeTurns(t *testing.T) {
 	})
 }
 
-// T-14: the number of waiting handshakes is bounded. Those of a flood are refused, and not those of other sources.
+// T-14: the number of waiting handshakes is bounded. Only handshakes of a source that floods are refused.
 func TestWaitingHandshakesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, stop := newHandshakeLimiter(4), make(chan struct{})

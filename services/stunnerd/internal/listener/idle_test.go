@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// A client that sends nothing is disconnected, with a reason and a log line. A client that leaves by itself has none.
+// A silent client is disconnected, with a reason and a log line. A client that disconnects by itself has neither.
 func TestSilentClientIsDisconnectedWithAReason(t *testing.T) {
 	l, server := openSecure(t, config.Listener{Protocol: config.TURNTCP})
 	var log bytes.Buffer

@@ -21,12 +21,12 @@ import (
 const secondIdle = 30 * time.Second
 
 // paths are the paths of the data for a client with a session: from this pod, or through another pod at which datagrams
-// of the client arrive. A NAT in front of the client drops datagrams that another pod sends.
+// of the client arrive. The address translation between pods and client drops datagrams from any other pod.
 //
 // Only an authentic datagram moves the client: a request with a valid MESSAGE-INTEGRITY, a DTLS record that decrypts,
-// or a connectivity check that the peer has answered (see checks). Other data may have a forged source address. If it
-// arrives on another path than the one in use, both get the data for the client, so that neither a client that has
-// moved nor one whose address is forged loses anything. There are never more than two paths. A client whose peers have
+// or a connectivity check that the peer has answered (see checks). Other data may have a forged source address. If such
+// data arrives on another path than the one in use, data for the client is sent on both paths. So no data is lost,
+// whether the client has moved or its address is forged. There are never more than two paths. A client whose peers have
 // permissions sends a request within their lifetime of five minutes (RFC 8656 §9).
 type paths struct {
 	// current is nil while the client sends all datagrams to this pod.
@@ -41,21 +41,21 @@ type paths struct {
 // pathPair is the path of a client. While it is unclear whether the client has moved to another path, second is that
 // path, and data for the client is sent on both. used is nil for a restored client that may have used another pod,
 // until a datagram of the client arrives. If this pod sent first, the address translation of the node would assign
-// another port to the client when it returns.
+// another port to later datagrams of the client.
 type pathPair struct{ used, second *path }
 
 // path is one path of a client.
 type path struct {
-	// front is the return path through another pod. The zero Way is the path from this pod.
+	// front is the return path through another pod. The zero Way means that data is sent from this pod.
 	front forward.Way
 	// heard is when a datagram last arrived on a second path, in nanoseconds since 1970.
 	heard atomic.Int64
-	// proven is when the first authentic datagram arrived on this path since the client has used another one, in
-	// nanoseconds since 1970; 0 means that none has.
+	// proven is the time of the first authentic datagram on this path since the client last used another path, in
+	// nanoseconds since 1970. 0 means that there was none.
 	proven atomic.Int64
 }
 
-// hold sends nothing until a datagram of the client arrives.
+// hold prevents that data is sent until a datagram of the client arrives.
 func (p *paths) hold() { p.current.Store(&pathPair{}) }
 
 // path returns the path on which a datagram has arrived.
@@ -80,7 +80,7 @@ func (p *paths) undecided() bool {
 	return pair != nil && pair.second != nil
 }
 
-// arrived records a datagram of the client that may be forged.
+// arrived records a datagram of the client whose source may be forged.
 func (p *paths) arrived(front forward.Way, now time.Time) session.Move {
 	switch pair := p.current.Load(); {
 	case pair == nil && front == forward.Way{}:
@@ -101,7 +101,7 @@ func (p *paths) arrived(front forward.Way, now time.Time) session.Move {
 		case second != nil && second.idle(now):
 			return used, nil
 		}
-		return used, second // another reader has changed the paths
+		return used, second // another reader has changed the paths meanwhile
 	})
 }
 
@@ -124,8 +124,9 @@ func (p *paths) follow(front forward.Way, now time.Time) session.Move {
 	})
 }
 
-// elsewhere returns the path through another pod that the client uses, and since when. It reports false if the client
-// uses this pod, if it is unclear which pod it uses, or if no authentic datagram has shown it.
+// elsewhere returns the path through another pod that the client uses, and since when the client has used it. It
+// reports false if the client uses this pod, if there are two paths, or if no authentic datagram has arrived on the
+// path.
 func (p *paths) elsewhere() (at *path, since time.Time, ok bool) {
 	pair := p.current.Load()
 	if pair == nil || pair.used == nil || pair.second != nil || pair.used.front == (forward.Way{}) {
@@ -160,8 +161,8 @@ func (p *paths) change(next func(used, second *path) (_, _ *path)) session.Move 
 	return 0
 }
 
-// front returns the address of the pod through which data for the client is sent, or the zero AddrPort if that is this
-// pod. A second path does not count.
+// front returns the address of the pod through which data for the client is sent. It is the zero AddrPort for this pod.
+// A second path is ignored.
 func (p *paths) front() netip.AddrPort {
 	if pair := p.current.Load(); pair != nil && pair.used != nil {
 		return pair.used.front.Front()
@@ -247,8 +248,8 @@ func (c *udpClient) Changed() {
 // Front implements session.Movable.
 func (c *udpClient) Front() netip.AddrPort { return c.paths.front() }
 
-// Forwarding is a Listener that can serve a client whose datagrams arrive at another pod than the one with its session.
-// Only one goroutine calls its methods, except Has, Clients and Sweep.
+// Forwarding is a Listener for clients whose datagrams arrive at another pod than the pod with their session. Only one
+// goroutine calls its methods, except Has, Clients and Sweep.
 type Forwarding interface {
 	// Has reports whether a client has a session at this pod.
 	Has(client netip.AddrPort) bool
@@ -269,16 +270,18 @@ type Forwarding interface {
 
 // Movable is a Listener whose sessions can be handed over to another pod. Its methods may be called from any goroutine.
 type Movable interface {
-	// Begin handles an Allocate request of a client that another pod has authenticated, because it drains. front is the
-	// way to the client. It does not retain the message.
+	// Begin handles an Allocate request of a client that another pod has authenticated, because that pod drains. front
+	// is the return path to the client. It does not retain the message.
 	Begin(client netip.AddrPort, message []byte, front forward.Way)
-	// Take continues a session of another pod, through which data for its client leaves for now. If that pod is lost, front
-	// is the zero Way and former is nil, and no data leaves before a datagram of the client arrives. See gate.Gate.Take.
-	// If the datagrams of the client arrive at this pod, here is the address to which it sends, else nil.
+	// Take continues a session of another pod. Data for the client is sent through that pod for now. If that pod is
+	// lost, front is the zero Way and former is nil, and no data is sent before a datagram of the client arrives. See
+	// gate.Gate.Take. If the datagrams of the client arrive at this pod, here is the address to which it sends, else
+	// nil.
 	Take(r *session.Record, front forward.Way, here *datagram.Source, former relay.Socket) error
-	// Elsewhere returns the way through the other pod that a client with a session here uses. due is when the session may
-	// be handed over to that pod, if the session has moved a number of times. It reports false if the client uses this
-	// pod, if it is not certain which pod the client uses, or if the latest move of the session goes on.
+	// Elsewhere returns the return path through another pod that a client with a session here uses. due is the time at
+	// which the session may be handed over to that pod; it depends on the number of earlier moves. Elsewhere reports
+	// false if the client uses this pod, if it is not certain which pod the client uses, or if the latest move of the
+	// session is not complete.
 	Elsewhere(client netip.AddrPort, moves int) (front forward.Way, due time.Time, ok bool)
 	// Stays records that another pod has refused the session of a client, so that the next attempt is made later.
 	Stays(client netip.AddrPort, now time.Time)
@@ -286,7 +289,7 @@ type Movable interface {
 	Gate() *gate.Gate
 }
 
-// forwarded is a udpSocket that does not read. It handles the datagrams that arrive at other pods.
+// forwarded is a udpSocket without a reader. It handles the datagrams that arrive at other pods.
 type forwarded struct {
 	udpSocket
 	answers frontAnswers
@@ -330,7 +333,7 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 	return r != nil
 }
 
-// Begin implements Movable. The client of the new session uses the front.
+// Begin implements Movable. Data for the client of the new session is sent through the front.
 func (l *udpListener) Begin(client netip.AddrPort, message []byte, front forward.Way) {
 	s := &l.forwarded
 	defer s.drops.RecoverPanic("handle Allocate request of another pod")
@@ -359,15 +362,15 @@ func (l *udpListener) Take(r *session.Record, front forward.Way, here *datagram.
 const (
 	// adoptAfter is how long a client uses another pod before its session is handed over to that pod.
 	adoptAfter = 30 * time.Second
-	// maxDoubled is how often this time is doubled: with each time that the session has moved or another pod has refused
-	// it. A client that changes between pods to make them work moves its session every 16 minutes at last.
+	// maxDoubled is how often adoptAfter is doubled: once for each earlier move of the session, and once for each
+	// refusal by another pod. A client that changes between pods on purpose moves its session at most every 16 minutes.
 	maxDoubled = 5
 )
 
 // Elsewhere implements Movable.
 func (l *udpListener) Elsewhere(client netip.AddrPort, moves int) (front forward.Way, due time.Time, ok bool) {
 	r := l.forwarded.gate.Owned(client)
-	if r == nil || r.Former() != nil { // a peer may use the socket of an earlier pod, which a move would close
+	if r == nil || r.Former() != nil { // a move would close the socket of an earlier pod, which a peer may use
 		return front, due, false
 	}
 	c := r.Session().Client.(*udpClient)

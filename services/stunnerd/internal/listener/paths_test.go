@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// owner has the session of every client, and collects the ways by which their datagrams arrive.
+// owner has the session of every client, and records the return paths of their datagrams.
 type owner struct{ ways chan forward.Way }
 
 func (o owner) Serves(uint16) bool                                   { return true }
@@ -62,7 +62,7 @@ func fronts(t *testing.T, number int) (ways []forward.Way) {
 		}
 		t.Cleanup(func() { _ = f.Close() })
 		self := f.Self()
-		self.Pod, self.Draining = string(rune('a'+i)), i > 0 // so that the owner is the home of every client
+		self.Pod, self.Draining = string(rune('a'+i)), i > 0 // the owner is the home of every client
 		list.Pods, pods = append(list.Pods, self), append(pods, f)
 	}
 	for _, f := range pods {
@@ -80,7 +80,7 @@ func fronts(t *testing.T, number int) (ways []forward.Way) {
 	return ways
 }
 
-// used returns the names of the paths that get data: the names of the pods of fronts, and "" for this pod.
+// used returns the paths on which data is sent: the names of pods of fronts, and "" for this pod.
 func (p *paths) used() (names []string) {
 	pair := p.current.Load()
 	if pair == nil {
@@ -99,8 +99,8 @@ const (
 	returned = session.MovedHere
 )
 
-// A client is a sequence of datagrams, and of the paths that get data after each. Only a signed request takes a path
-// away from a client, or time in which the path is silent and the one in use is not.
+// After each datagram of a client, data is sent on the expected paths. A client loses a path only by a signed request
+// on the other path, or if the path is silent for some time while the other one is not.
 func TestPathsOfAClient(t *testing.T) {
 	here, ways := forward.Way{}, fronts(t, 2)
 	b, c := ways[0], ways[1]
@@ -196,8 +196,8 @@ func TestPathsOfAClient(t *testing.T) {
 	}
 }
 
-// a client uses another pod for certain when an authentic datagram has arrived there, and none has arrived elsewhere
-// since. Forged datagrams neither make a pod the one that a client uses, nor restart the time.
+// Elsewhere returns another pod when an authentic datagram has arrived there and none has arrived elsewhere
+// since. Forged datagrams neither change the pod nor restart the time.
 func TestPodThatAClientUses(t *testing.T) {
 	here, ways := forward.Way{}, fronts(t, 2)
 	b, c := ways[0], ways[1]
@@ -250,7 +250,7 @@ func TestPodThatAClientUses(t *testing.T) {
 	}
 }
 
-// A restored client that may have used another pod gets nothing before its first datagram shows the path.
+// A restored client that may have used another pod gets no data before its first datagram, which shows its path.
 func TestPathsOfARestoredClient(t *testing.T) {
 	b := fronts(t, 1)[0]
 	for _, c := range []struct {
@@ -271,7 +271,8 @@ func TestPathsOfARestoredClient(t *testing.T) {
 	}
 }
 
-// Datagrams that arrive by several readers at a time leave the paths in a state that one of them has made.
+// When several readers handle datagrams of a client concurrently, the paths end in a state that one of the datagrams
+// has caused.
 func TestPathsOfReadersAtATime(t *testing.T) {
 	ways := append(fronts(t, 2), forward.Way{})
 	var p paths

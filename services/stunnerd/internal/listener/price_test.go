@@ -35,8 +35,8 @@ func memoryUsed() int64 {
 // directory entry (Linux 6.1, /proc/slabinfo).
 const socketPrice = 4 << 10
 
-// the ledger charges for a connection what it holds at most while the client has no session. The clients are
-// sockets that hold nothing themselves.
+// the charge of a connection without a session covers its largest memory. The clients are plain sockets, which
+// need no memory of the process.
 func TestPricesCoverConnectionsWithoutASession(t *testing.T) {
 	// A TLS record in part, and records with a ClientHello of 65,000 bytes in part.
 	record := append([]byte{typeApplicationData, 3, 3, 0x40, 0}, make([]byte, 16_000)...)
@@ -88,7 +88,7 @@ func TestPricesCoverConnectionsWithoutASession(t *testing.T) {
 				c.Cert, c.Key = keyPair(t, "turn.example.org")
 			}
 			limits := NewLimits(0)
-			limits.turns = newHandshakeLimiter(1 << 20) // all of them within the timeout of a handshake
+			limits.turns = newHandshakeLimiter(1 << 20) // all of them at the same time
 			limits.handshakes = newConnLimiter(2*measured, 2*measured)
 			limits.headers = newConnLimiter(2*measured, 2*measured)
 			l, addr := openLimited(t, c, limits)
@@ -113,7 +113,7 @@ func TestPricesCoverConnectionsWithoutASession(t *testing.T) {
 				}
 			}
 			slices.Sort(costs)
-			cost := costs[len(costs)/2] // other rounds may include memory that the previous round has left
+			cost := costs[len(costs)/2] // other rounds may include memory of a previous round
 			price := session.PriceOfTransport(tc.protocol)
 			t.Logf("%s: %d bytes, the price is %d", name, cost, price)
 			if cost > price*raceFactor {
@@ -191,7 +191,7 @@ func afterHandshake(content []byte) func(*testing.T, *net.UDPAddr) net.Conn {
 	}
 }
 
-// handshakeInPart starts a handshake over DTLS, and then sends so many bytes in fragments of one byte.
+// handshakeInPart starts a handshake over DTLS, and then sends a number of bytes in fragments of one byte.
 func handshakeInPart(fragments int) func(*testing.T, *net.UDPAddr) net.Conn {
 	return func(t *testing.T, server *net.UDPAddr) net.Conn {
 		conn, err := net.DialUDP("udp4", nil, server)
@@ -221,8 +221,8 @@ func handshakeInPart(fragments int) func(*testing.T, *net.UDPAddr) net.Conn {
 	}
 }
 
-// the price of a session over a connection is higher than that over UDP by more than what the connection holds:
-// half of what both of its ends hold, because the client is in this process too.
+// the price of a session over a connection exceeds the price of a session over UDP by at least the memory of the
+// connection. That memory is half of what both ends use, because the client is in this process too.
 func TestPricesCoverConnections(t *testing.T) {
 	const n = 50
 	for _, protocol := range []config.Protocol{config.TURNTCP, config.TURNTLS, config.TURNDTLS} {
@@ -290,8 +290,8 @@ func TestPricesCoverConnections(t *testing.T) {
 	}
 }
 
-// fullInbox returns the memory of the datagrams of a client over DTLS that wait for decryption, of the sizes that need
-// most. Half of each datagram are records that are not accepted.
+// fullInbox returns the memory of waiting datagrams of a client over DTLS, for the sizes that need the most. Half of
+// each datagram are records that are not accepted.
 func fullInbox(t *testing.T) (most int64) {
 	for _, size := range []int{20, 120, 1300, 4200} {
 		const n = 200

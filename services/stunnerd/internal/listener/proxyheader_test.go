@@ -115,8 +115,8 @@ var proxyHeaders = map[string]struct{ header, client string }{
 	"something else":                             {"GET / HTTP/1.1\r\n\r\n", ""},
 }
 
-// T-17: a header names a client, or the connection is refused. A header in part is refused, and no byte after a header
-// is read, however the bytes arrive.
+// T-17: a header names a client, or the connection is refused. An incomplete header is refused. No byte after a header
+// is read, for any segmentation.
 func TestProxyHeaders(t *testing.T) {
 	for name, tc := range proxyHeaders {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestProxyHeaders(t *testing.T) {
 	}
 }
 
-// A connection that ends before its first byte is no refused header.
+// A connection that ends before its first byte is not counted as a refused header.
 func TestConnectionWithoutAByteHasNoBadHeader(t *testing.T) {
 	for _, ended := range []error{io.EOF, io.ErrClosedPipe} {
 		if _, err := readProxyHeader(iotest.ErrReader(ended)); !errors.Is(err, ended) || errors.Is(err, errProxyHeader) {
@@ -163,7 +163,7 @@ func TestConnectionWithoutAByteHasNoBadHeader(t *testing.T) {
 	}
 }
 
-// T-15: any bytes are refused or name a client that exists, and at most the longest header is read.
+// T-15: any bytes are refused or name a valid client, and at most the length of the longest header is read.
 func FuzzProxyHeader(f *testing.F) {
 	for _, tc := range proxyHeaders {
 		f.Add([]byte(tc.header), uint8(0))
@@ -210,7 +210,7 @@ func header1Of(client netip.AddrPort) string {
 	return fmt.Sprintf("PROXY %s %s %s %d 443\r\n", family, client.Addr(), balancer, client.Port())
 }
 
-// pieces returns at most size bytes at a time.
+// pieces is a reader that returns at most size bytes at a time.
 type pieces struct {
 	from io.Reader
 	size int

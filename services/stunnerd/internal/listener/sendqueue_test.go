@@ -105,8 +105,8 @@ func eachTransport(t *testing.T, test func(t *testing.T, secure bool)) {
 	}
 }
 
-// the queue of a client that does not read is charged. Media that the session may not hold is dropped, and
-// answers are not. Nothing is charged after the client has read everything, nor after the end.
+// the queue of a client that does not read is charged. If the session has no memory for them, media is dropped
+// and answers are kept. Nothing is charged after the client has read everything, or after the end.
 func TestQueueIsCharged(t *testing.T) {
 	o, client, _ := newSendQueue(t, false)
 	table := session.NewTable()
@@ -188,15 +188,15 @@ func TestRestOfAFrameIsCharged(t *testing.T) {
 	})
 }
 
-// A client that does not read blocks no sender. Later it reads whole frames in order, with all answers. Media that is
-// sent when it has read them arrives.
+// A client that does not read blocks no sender. When it reads again, it gets whole frames in order, with all answers.
+// Media that is sent then arrives too.
 func TestSlowClientLosesOldMediaOnly(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		o, client, drops := newSendQueue(t, secure)
 		const most, every, full = 20_000, 1000, 1000 // 20 MB are more than the kernel buffers of both ends
 		answer := stun.MustBuild(stun.TransactionID, stun.BindingSuccess).Raw
 		media, sent := 0, 0
-		for ; media < most && drops.Load() < full; media++ { // no longer, because the connection ends after writeTimeout
+		for ; media < most && drops.Load() < full; media++ { // the connection ends after writeTimeout
 			if err := o.Send(numbered(media)); err != nil {
 				t.Fatalf("send frame %d: %v", media, err)
 			}
@@ -217,8 +217,8 @@ func TestSlowClientLosesOldMediaOnly(t *testing.T) {
 	})
 }
 
-// readThenSend reads frames until some answers have arrived. Then it sends a media frame with a number and reads it:
-// media that waits may be dropped by its age before the client reads it. It returns the number of answers.
+// readThenSend reads frames until a number of answers has arrived. Then it sends a media frame with a number and reads
+// it: waiting media may be dropped because of its age before the client reads it. It returns the number of answers.
 func readThenSend(t *testing.T, o *sendQueue, client net.Conn, want, number int) (answers int) {
 	t.Helper()
 	in, last := newFramer(client, uncharged), -1
@@ -255,7 +255,7 @@ func readMore(t *testing.T, in *framer, client net.Conn, last, answers int) (int
 	return n, answers
 }
 
-// D-06: the age of media for a client over TCP or TLS is bounded, however slowly the client reads.
+// D-06: the age of media for a client over TCP or TLS is bounded, even if the client reads slowly.
 func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 	var dropped int
 	o := &sendQueue{
@@ -344,7 +344,7 @@ func TestSendQueueAllocatesNothing(t *testing.T) {
 	}
 }
 
-// countWrites returns the lengths of the system calls in which a stream sends from now on.
+// countWrites returns the lengths of the following system calls in which a stream sends.
 func countWrites(s *stream) *[]int {
 	writes, send := new([]int), s.attempt
 	s.attempt = func(fd uintptr) bool {
@@ -466,7 +466,7 @@ func TestSendAllKeepsTheOrderWhileDraining(t *testing.T) {
 	})
 }
 
-// After close every frame has an error.
+// After close, every frame fails with an error.
 func TestClosedSendQueueSendsNothing(t *testing.T) {
 	o, _, _ := newSendQueue(t, false)
 	o.close()

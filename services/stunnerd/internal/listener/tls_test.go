@@ -30,7 +30,7 @@ func identities(t *testing.T, p config.Protocol) (c config.Listener) {
 	return c
 }
 
-// asked is the server name of a client, and the certificate that it has to get.
+// asked has the expected certificate for each server name of a client.
 var asked = map[string]int{
 	"": 0, "turn.example.org": 0, "elsewhere.example.com": 0,
 	"calls.example.net": 1, "CALLS.example.net": 1, "a.meet.example.net": 1, "late.example.net": 2,
@@ -90,7 +90,7 @@ func greet(t *testing.T, server *net.UDPAddr, settings *tls.Config) (tls.Connect
 	return conn.ConnectionState(), binding(t, conn)
 }
 
-// If one of several certificates is unusable, the earlier ones stay.
+// If one of several certificates is unusable, all previous certificates stay.
 func TestBrokenCertificateChangesNothing(t *testing.T) {
 	c := identities(t, config.TURNTLS)
 	certs, err := newCertificates(c)
@@ -104,7 +104,7 @@ func TestBrokenCertificateChangesNothing(t *testing.T) {
 	}
 }
 
-// T-16: a client can use its session ticket, although each handshake has a config of its own.
+// T-16: a client can use its session ticket, although each handshake has a separate config.
 func TestTLSSessionsAreResumed(t *testing.T) {
 	_, server := openSecure(t, identities(t, config.TURNTLS))
 	client := &tls.Config{

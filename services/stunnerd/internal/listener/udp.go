@@ -44,7 +44,8 @@ type udpSocket struct {
 	// lock.
 	relays map[netip.AddrPort]*relay.Relay
 	task   watch.Task
-	// foreign is set if the datagrams arrive at other pods. They may belong to a session that this pod does not own yet.
+	// foreign is set if the datagrams arrive at other pods. They may belong to a session that this pod has received and
+	// does not own yet.
 	foreign bool
 	// outbox collects the ChannelData of a batch.
 	outbox relay.Outbox
@@ -280,8 +281,8 @@ type udpClient struct {
 	addr   netip.AddrPort
 	// from is the address to which the client has sent its request. The listener sends its answers from this address.
 	from datagram.Source
-	// taken is set for a session that another pod has handed over. Until the client sends to this pod, its address here
-	// is unknown, and from is not used. Then here is that address.
+	// taken is set for a session that another pod has handed over. Until the client sends to this pod, the address to
+	// which it will send is unknown, and from is not used. If here is set, it is that address.
 	taken bool
 	here  atomic.Pointer[datagram.Source]
 	// sender sends to this client while it has a session. It is nil until own opens it.
@@ -295,7 +296,8 @@ type udpClient struct {
 	authenticated bool
 	// paths are the paths of the data for a client with a session.
 	paths paths
-	// stays counts the refused attempts to hand the session over to the pod at which the datagrams of the client arrive.
+	// stays counts the refused attempts to hand over the session to the pod at which the datagrams of the client
+	// arrive.
 	stays atomic.Int32
 
 	opening sync.Mutex
@@ -402,8 +404,8 @@ func (c *udpClient) answering() *datagram.Sender {
 	return held.own()
 }
 
-// own returns the Sender of the session. The first call opens a socket for sending to this client, or shares one (see
-// udpPort.openSender). It returns nil if the session has ended.
+// own returns the Sender of the session. The first call opens a socket that sends to this client only, or shares one
+// (see udpPort.openSender). It returns nil if the session has ended.
 func (c *udpClient) own() *datagram.Sender {
 	if sender := c.sender.Load(); sender != nil {
 		return sender
@@ -456,7 +458,7 @@ func (c *udpClient) source() *datagram.Source {
 }
 
 // unplaced reports whether this pod does not know to which of its addresses the client sends: another pod has handed
-// over the session, and the client has not sent to this pod yet. arrivedAt stores the address.
+// over the session, and the client has not sent to this pod since. arrivedAt stores the address.
 func (c *udpClient) unplaced() bool { return c.taken && c.here.Load() == nil }
 
 func (c *udpClient) arrivedAt(source datagram.Source) {

@@ -185,7 +185,7 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	const datagrams, faults = 10, 2 // while it is handled, and while its session is ended
+	const datagrams, faults = 10, 2 // the first panic is in the handling, the second in the end of the session
 	for range datagrams {
 		if _, err := client.Write(stun.MustBuild(stun.TransactionID, stun.BindingRequest).Raw); err != nil {
 			t.Fatal(err)
@@ -206,7 +206,8 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 	}
 }
 
-// A reader reads all datagrams that are in the receive buffer, also those behind a full batch, without a further one.
+// A reader reads all datagrams in the receive buffer, also those after a full batch, without waiting for another
+// datagram.
 func TestReaderEmptiesItsSocket(t *testing.T) {
 	m := meter.New()
 	s := newSocket(t, m)
@@ -217,7 +218,7 @@ func TestReaderEmptiesItsSocket(t *testing.T) {
 	defer client.Close()
 	const datagrams = 2*datagram.BatchSize + 1
 	for range datagrams {
-		if _, err := client.Write(nil); err != nil { // is dropped as malformed
+		if _, err := client.Write(nil); err != nil { // a malformed datagram, which is dropped
 			t.Fatal(err)
 		}
 	}

@@ -46,8 +46,8 @@ func keyOf(s *Session) (key allowanceKey) {
 // limitsBytes reports whether a caveat limits the bytes of a session.
 func limitsBytes(c *credential.Caveats) bool { return c.BytesPerSecond > 0 || c.Bytes > 0 }
 
-// caveatsAdmit returns the error of Reserve if the caveats of a session allow no further session of its user. places is
-// the number of sessions that the user has. The caller must hold mu.
+// caveatsAdmit returns the error of Reserve if the caveats of a session do not allow another session of its user.
+// places is the number of sessions that the user has. The caller must hold mu.
 func (t *Table) caveatsAdmit(s *Session, places int64) error {
 	switch c := &s.Caveats; {
 	case c.Allocations > 0 && places >= c.Allocations:
@@ -91,8 +91,8 @@ func (t *Table) leave(a *allowance) {
 }
 
 // forgetAllowances removes allowances without a session if there are more than maxAllowances. It first removes unused
-// ones and those of expired credentials, then those that expire first. It stops when an eighth is free, so that it runs
-// rarely. The caller must hold mu.
+// ones and those of expired credentials, then those that expire first. It frees an eighth of maxAllowances at a time,
+// so that it runs rarely. The caller must hold mu.
 func (t *Table) forgetAllowances() {
 	most := maxAllowances
 	if memory := t.bounds.Load().Capacity[Memory]; memory > 0 {
@@ -140,7 +140,7 @@ func (a *allowance) admits(c *credential.Caveats, d Direction, n int, now time.D
 	return 0, true
 }
 
-// spend takes n bytes of a limit. If fewer are left, it takes these and reports false.
+// spend takes n bytes of a limit. If fewer than n bytes are left, it takes these and reports false.
 func (a *allowance) spend(n, limit int64) bool {
 	for {
 		used := a.used.Load()

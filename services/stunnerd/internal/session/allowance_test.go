@@ -21,7 +21,7 @@ func withBytes(user string, expires time.Time, bytes int64) *Session {
 	return s
 }
 
-// runs reserves and adds sessions, and removes them after use.
+// runs creates sessions, uses bytes in them, and ends them.
 func runs(t *testing.T, table *Table, s *Session, use int) {
 	t.Helper()
 	if err := table.Reserve(s); err != nil {
@@ -32,7 +32,8 @@ func runs(t *testing.T, table *Table, s *Session, use int) {
 	table.Remove(s)
 }
 
-// The allowance of a credential outlives its sessions, and is not that of another credential of the user.
+// An allowance remains when the sessions of its credential have ended. Another credential of the same user has an
+// allowance of its own.
 func TestAllowanceOutlivesSessions(t *testing.T) {
 	table, expires := NewTable(), time.Now().Add(time.Hour)
 	runs(t, table, withBytes("ann", expires, 1000), 600)
@@ -42,7 +43,7 @@ func TestAllowanceOutlivesSessions(t *testing.T) {
 	}
 	runs(t, table, withBytes("ann", expires.Add(time.Second), 1000), 1)
 	runs(t, table, withBytes("bob", expires, 1000), 1)
-	// A datagram that does not fit uses all that is left, so that the next session does not begin.
+	// A datagram that is larger than the remaining bytes uses all of them, so that no further session begins.
 	s := withBytes("eve", expires, 1000)
 	runs(t, table, s, 999)
 	if why, ok := s.Admits(ToClient, 2, time.Now()); ok || why != meter.CaveatBytes {
@@ -86,8 +87,8 @@ func TestAllowanceIsExact(t *testing.T) {
 	}
 }
 
-// The allowances of credentials without a session are bounded. Those that have not used a byte, or whose credential has
-// expired, are forgotten first, and then those that expire first. Those of live sessions stay.
+// The number of allowances of credentials without a session is bounded. Unused allowances and those of expired
+// credentials are removed first, then those that expire first. Allowances of live sessions stay.
 func TestAllowancesAreBounded(t *testing.T) {
 	table, now := NewTable(), time.Now()
 	live := withBytes("live", now.Add(time.Minute), 10)
@@ -132,7 +133,8 @@ func TestAllowancesAreBounded(t *testing.T) {
 	}
 }
 
-// The bound is for credentials without a session only: beside more sessions than that, a credential keeps what it has used.
+// Only allowances of credentials without a session count against the bound. With more live sessions than the bound, the
+// used bytes of a credential are still remembered.
 func TestSessionsDisplaceNoAllowance(t *testing.T) {
 	table := NewTable()
 	expires := time.Now().Add(time.Minute)
@@ -150,7 +152,7 @@ func TestSessionsDisplaceNoAllowance(t *testing.T) {
 
 // priceAllowance covers the memory of an allowance.
 func TestPriceOfAllowance(t *testing.T) {
-	const n = 3500 // just over a growth of the map, where an entry is dearest
+	const n = 3500 // just after the map has grown, when its memory for an entry is largest
 	table := NewTable()
 	sessions := make([]*Session, n)
 	for i := range sessions {

@@ -104,7 +104,7 @@ func (s *Session) BytesLimited() bool {
 }
 
 // Admits reports whether n bytes of payload may pass now. If so, it counts them. Otherwise why is the reason. Bytes
-// that a limit refuses still count against the limits that were checked before it.
+// that one limit refuses still count against the limits that are checked before it.
 func (s *Session) Admits(d Direction, n int, at time.Time) (why meter.Reason, ok bool) {
 	if !s.BytesLimited() {
 		return 0, true

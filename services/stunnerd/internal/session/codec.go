@@ -31,7 +31,7 @@ func AppendAddr(b []byte, a netip.Addr) []byte {
 	at := len(b)
 	b, _ = a.AppendBinary(append(b, 0)) // never fails
 	if len(b)-at-1 > maxAddress {
-		b = b[:at+1] // no interface has such a zone
+		b = b[:at+1] // no interface has a zone of this length
 	}
 	b[at] = byte(len(b) - at - 1)
 	return b

@@ -14,8 +14,8 @@ import (
 //
 // Connections without a session hold only the memory that sessions leave free, because clients need no credential for
 // them. If the memory is used up, a new connection, a session or a Claim takes it from the oldest connection without a
-// session among those of the networks that hold at least an equal share. So a client that makes a session soon gets
-// one while others hold idle connections.
+// session among those of the networks that hold at least an equal share. So a client that soon creates a session is
+// admitted although other clients hold idle connections.
 type Connection struct {
 	table   *Table
 	memory  int64

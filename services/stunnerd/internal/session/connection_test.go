@@ -35,7 +35,7 @@ func TestNewConnectionEvictsTheOldest(t *testing.T) {
 	const room = 8
 	for name, tc := range map[string]struct {
 		come []string
-		gone []int // by the order of arrival
+		gone []int // in the order of arrival
 	}{
 		"room for all": {[]string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.1"}, nil},
 		"one address": {
@@ -81,8 +81,8 @@ func TestNewConnectionEvictsTheOldest(t *testing.T) {
 	}
 }
 
-// T-14: connections through a load balancer count for their clients. So a client that floods through it evicts its own
-// connections, and those of others stay, also while the header of a connection that is new has not arrived.
+// T-14: a connection through a load balancer counts for its client. A client that floods through the load balancer
+// evicts only its own connections, even while the header of a new connection of another client is incomplete.
 func TestConnectionCountsForTheClientBehindALoadBalancer(t *testing.T) {
 	const room = 8
 	table := memoryTable(room * PriceOfTransport(config.TURNTLS))
@@ -115,7 +115,7 @@ func TestConnectionCountsForTheClientBehindALoadBalancer(t *testing.T) {
 		}
 	}
 	for _, c := range slices.Concat(others, waiting, flood) {
-		c.Attribute(Source(netip.MustParseAddr("203.0.113.1"))) // one that is evicted too
+		c.Attribute(Source(netip.MustParseAddr("203.0.113.1"))) // an evicted connection has a new source too
 		c.End()
 	}
 	if len(table.idle.networks) != 0 || table.idle.held != 0 || table.idle.leaving != 0 {
@@ -123,8 +123,8 @@ func TestConnectionCountsForTheClientBehindALoadBalancer(t *testing.T) {
 	}
 }
 
-// T-14: connections without a session do not keep a session from its memory. The session evicts as many as it needs,
-// and so does a Claim of it.
+// T-14: connections without a session never prevent a session. A session evicts as many connections as it needs, and so
+// does a Claim of the session.
 func TestSessionsEvictConnections(t *testing.T) {
 	const memory = 4 << 20
 	fresh := func(i int) client { return client{fmt.Sprint(i), fmt.Sprint("192.0.2.", i%250)} }
@@ -160,7 +160,7 @@ func TestSessionsEvictConnections(t *testing.T) {
 	for range 100 {
 		connect(t, table, "192.0.2.1").End()
 	}
-	for range 100 { // and now they are not ended
+	for range 100 { // connections that were evicted and have not ended
 		if c, err := table.Connect(Source(netip.MustParseAddr("192.0.2.1")), config.TURNTLS); err == nil {
 			defer c.End()
 		}
@@ -170,8 +170,7 @@ func TestSessionsEvictConnections(t *testing.T) {
 	}
 }
 
-// T-14: if sessions hold all memory, a new connection is refused, and so it is while many evicted connections have not
-// ended.
+// T-14: a new connection is refused if sessions hold all memory, or if many evicted connections have not ended.
 func TestConnectionIsRefused(t *testing.T) {
 	price := PriceOfTransport(config.TURNTLS)
 	table := memoryTable(leavingShare * price)
@@ -206,8 +205,8 @@ func TestConnectionIsRefused(t *testing.T) {
 	connect(t, table, "192.0.2.1").End()
 }
 
-// T-14: a connection is counted once: by itself, or by its session. A connection that has ended is not counted, in
-// whatever order it and its sessions end, and nothing is counted at the end.
+// T-14: a connection is counted once: by itself, or by its session. When it has ended, it is not counted, whichever of
+// both ends first. When all have ended, nothing is counted.
 func TestConnectionIsCountedOnce(t *testing.T) {
 	protocols := []config.Protocol{config.TURNTCP, config.TURNTLS, config.TURNDTLS}
 	type live struct {

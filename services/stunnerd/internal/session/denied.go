@@ -36,7 +36,7 @@ const (
 //
 // If the list is full, a new peer replaces one of the user ID that has added the most peers: the one that was denied to
 // the fewest sessions, and of these the one that was denied the longest time ago. So a user that is denied a million
-// peers replaces its own, and a peer that is denied to many sessions stays, whoever was denied it first.
+// peers replaces its own entries, and a peer that is denied to many sessions stays, whichever user was denied it first.
 type denials struct {
 	mu    sync.Mutex
 	list  map[deniedKey]*denied

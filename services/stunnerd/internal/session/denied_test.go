@@ -23,8 +23,8 @@ func peerOf(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), 5000)
 }
 
-// A denied peer has the number of sessions that it was denied to, and of those that have failed. A repeated denial counts
-// once.
+// A denied peer has the number of sessions to which it was denied, and the number of failed ones among them. A repeated
+// denial counts once.
 func TestDeniedPeersCountSessions(t *testing.T) {
 	table := NewTable()
 	var all []*Session
@@ -53,12 +53,12 @@ func TestDeniedPeersCountSessions(t *testing.T) {
 	table.Remove(all[1])
 	check(inspection.SetupTime-1, 1)
 	check(inspection.SetupTime, 4)
-	all[1].Deny(peerOf(1), false, begin) // by a request that was in progress
+	all[1].Deny(peerOf(1), false, begin) // a request that was in progress at the end of the session
 	check(inspection.SetupTime, 4)
 	if list := table.Denied(begin.Add(5*time.Second), begin); len(list) != 0 {
 		t.Errorf("earlier denials: %+v", list)
 	}
-	// After an hour the entry begins again.
+	// After an hour the counts of the entry begin at 0 again.
 	later := begin.Add(2 * time.Hour)
 	all[2].Deny(peerOf(1), false, later)
 	if list := table.Denied(later, later); len(list) != 1 || list[0].Sessions != 1 || list[0].First != later {
@@ -66,7 +66,7 @@ func TestDeniedPeersCountSessions(t *testing.T) {
 	}
 }
 
-// T-12: a user that is denied a million peers, with many sessions, does not push out the peers of other users.
+// T-12: a user that is denied a million peers, with many sessions, does not displace the peers of other users.
 func TestOneUserDoesNotPushOutDeniedPeers(t *testing.T) {
 	table := NewTable()
 	for i := range 35 {
@@ -76,7 +76,7 @@ func TestOneUserDoesNotPushOutDeniedPeers(t *testing.T) {
 		denying(table, fmt.Sprint("other-", i)).Deny(peerOf(-1-i), false, begin)
 	}
 	var peers []int
-	for n := range 3000 { // the hostile user is also the first one that was denied a peer of others
+	for n := range 3000 { // the hostile user is also the first that was denied the peers of others
 		peers = append(peers, n+1)
 	}
 	hostile := denying(table, "hostile")
@@ -106,7 +106,7 @@ func TestOneUserDoesNotPushOutDeniedPeers(t *testing.T) {
 	}
 }
 
-// Of the denied datagrams of a flood few are recorded, and all requests are.
+// Of a flood of denied datagrams only a few are recorded. All denied requests are recorded.
 func TestDeniedDatagramsOfAFlood(t *testing.T) {
 	table := NewTable()
 	s := denying(table, "ann")

@@ -19,8 +19,8 @@ func empty(t *testing.T, table *Table) {
 	}
 }
 
-// T-12: whatever is taken and released in whatever order, the ledger has the sum of what is held, never less than
-// nothing, and nothing at the end.
+// T-12: after any sequence of claims and releases, the ledger is the sum of all held amounts, never negative, and zero
+// at the end.
 func TestLedgerIsTheSumOfWhatIsHeld(t *testing.T) {
 	type live struct {
 		*Session
@@ -137,8 +137,8 @@ func consistent(t *testing.T, table *Table) {
 	}
 }
 
-// T-12: of a kind that one session may use in large amounts, one user can only take so much that others keep their
-// share: users with another id, users at other addresses, and sessions with ordinary use.
+// T-12: if one session may hold a large amount of a kind, one user still leaves a share for other users, for users at
+// other addresses, and for sessions with ordinary use.
 func TestOneUserLeavesOthersTheirShareOfEachKind(t *testing.T) {
 	const places = 1000
 	for k, row := range kinds {
@@ -183,8 +183,8 @@ func TestOneUserLeavesOthersTheirShareOfEachKind(t *testing.T) {
 	}
 }
 
-// T-12: while one user holds four fifths by few sessions, its other sessions get an equal share, and other users at its
-// address get more.
+// T-12: while one user holds four fifths with few sessions, its other sessions get an equal share, and other users at
+// its address get more.
 func TestOrdinarySessionOfAUserThatHoldsMuch(t *testing.T) {
 	const capacity = 1000 << 20
 	table := NewTable()
@@ -234,9 +234,8 @@ func TestMemoryOfSessionsIsBounded(t *testing.T) {
 	}
 }
 
-// the capacity is the number of sessions that the table admits, whatever the transport of the sessions is, and
-// whatever more they hold. It is known before, and
-// with other sessions when a tenth of it is used, with an error of two in a hundred.
+// Capacity is the number of sessions that the table admits, for each transport and for any additional memory of
+// sessions. Its error is at most 2 % when a tenth of the capacity is in use.
 func TestCapacityEqualsAdmittedSessions(t *testing.T) {
 	const places, memory = 2000, 60 << 20
 	for protocol := range transportPrices {

@@ -20,8 +20,8 @@ type Place struct {
 	released bool
 }
 
-// take takes a place for a session, which then has an account. If a limit applies that counts sessions in other pods, the
-// place is provisional if it may be. The caller holds mu.
+// take creates the place of a session, and charges its account. With provisional, the place is provisional if a limit
+// applies that counts sessions in other pods. The caller must hold mu.
 func (t *Table) take(s *Session, reserved, provisional bool) Place {
 	a := &s.account
 	if a.held == (Amounts{}) {

@@ -29,7 +29,7 @@ func fill(t *testing.T, table *Table, most int, of func(i int) client) (n int) {
 	return n
 }
 
-// T-12: when few places are free, users and addresses with many places are refused first.
+// T-12: when few places are free, users and addresses that hold many places are refused first.
 func TestTheLastFifthIsForThoseWhoHoldLittle(t *testing.T) {
 	const capacity = 1800
 	always := func(c client) func(int) client { return func(int) client { return c } }

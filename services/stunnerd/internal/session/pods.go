@@ -5,15 +5,15 @@ import (
 	"math"
 )
 
-// User is a part of the hash of a user ID. The pods of a Gateway exchange it in place of the user ID. Two users of a
-// Gateway have the same one if somebody has found a collision in half of SHA-256 for a given user ID.
+// User is a part of the hash of a user ID. The pods of a Gateway exchange it in place of the user ID. Finding a second
+// user ID with the same User requires a collision in half of SHA-256.
 type User [16]byte
 
-// counted is what the other pods of the Gateway are told about a user to which a limit of sessions applies.
+// counted is what this pod reports to the other pods about a user to which a limit of sessions applies.
 type counted struct {
 	user User
-	// provisional counts places that the other pods do not count here: of sessions that they have not admitted, and of
-	// sessions that another pod has not let go.
+	// provisional counts the places that other pods do not count for this pod: those of sessions that they have not
+	// admitted, and of sessions that another pod has not ended yet after a handover.
 	provisional int64
 	// told is the number of places of the last report, or unsure.
 	told int64
@@ -34,9 +34,9 @@ type Admission struct {
 }
 
 // Report makes the table call a function when the number of places of a user changes to which a limit of sessions
-// applies, unless places of the user are provisional: what the others count includes those that they have admitted, and
-// it is not known yet which. fewer reports whether the number was larger. The function must not use the table. Report
-// must be called before the table is used.
+// applies. It is not called while places of the user are provisional: some of them may already be counted by other
+// pods. fewer reports whether the number has decreased. The function must not use the table. Report must be called
+// before the table is used.
 func (t *Table) Report(to func(user User, places int64, fewer bool)) { t.report = to }
 
 // Admission returns what other pods need to admit a session. It reports false if the session needs no admission: no
@@ -68,7 +68,7 @@ func (t *Table) Settle(s *Session) {
 }
 
 // Users calls yield with the number of places of each user to which a limit of sessions applies, until yield returns
-// false. Provisional places count: a user that always requests another session must not be forgotten. It holds no lock
+// false. Provisional places count, so that a user that requests sessions all the time is reported too. It holds no lock
 // while it calls yield.
 func (t *Table) Users(yield func(user User, places int64) bool) {
 	type report struct {

@@ -8,7 +8,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// reported makes a table report, and returns the numbers by user.
+// reported calls Report, and returns the reported numbers by user.
 func reported(table *Table) map[User]int64 {
 	told := map[User]int64{}
 	table.Report(func(u User, places int64, fewer bool) {
@@ -20,7 +20,8 @@ func reported(table *Table) map[User]int64 {
 	return told
 }
 
-// T-12: a restored session counts in other pods at once, a new one when they have admitted it, and each of them once.
+// T-12: a restored session counts in other pods at once, and a new session when they have admitted it. Each session
+// counts once.
 func TestWhatOtherPodsCount(t *testing.T) {
 	table := NewTable()
 	told := reported(table)
@@ -77,7 +78,7 @@ func TestWhatOtherPodsCount(t *testing.T) {
 	if got := table.Added(); got != 1 {
 		t.Errorf("%d sessions were added, want 1", got)
 	}
-	table.Remove(restored) // is told when the others are certain
+	table.Remove(restored) // reported when no place is provisional
 	if got := maps.Collect(table.Users)[ann]; got != 2 || told[ann] != 2 {
 		t.Errorf("%d sessions are listed and %d told while one is provisional", got, told[ann])
 	}
@@ -93,7 +94,7 @@ func TestWhatOtherPodsCount(t *testing.T) {
 	}
 }
 
-// Without other pods, and without a limit, nothing is counted for them.
+// Without other pods, or without a limit, no number is reported.
 func TestNothingIsCountedForOtherPods(t *testing.T) {
 	limited, alone := NewTable(), NewTable()
 	told := reported(limited)

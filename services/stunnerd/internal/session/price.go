@@ -2,9 +2,9 @@ package session
 
 import "github.com/stunner-gateway/stunner/services/api/config"
 
-// The prices of the resources of clients: how many bytes of memory each takes, including memory of the kernel. Tests in
-// package gate and package listener measure the heap and the stacks, and fail if a price is too low. holdings.txt lists
-// the price of each resource, and the resources without a price.
+// The prices of the resources of clients: the memory of each in bytes, including memory of the kernel. Tests in package
+// gate and package listener measure the heap and the stacks, and fail if a price is too low. holdings.txt lists the
+// price of each resource, and the resources without a price.
 const (
 	// PricePermission is the price of a permission: about 400 bytes in the allocation engine, its timer included, 48 in
 	// the gate, and its entry in the journal.

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
-// largest is a Record in which everything is as large as it may be.
+// largest returns a Record in which every field has its maximum size.
 func largest() *Record {
 	ms := time.UnixMilli(maxTime)
 	text := strings.Repeat("a", maxText)
@@ -66,7 +66,7 @@ func TestRecordIsRestored(t *testing.T) {
 	}
 }
 
-// Every limit of a Record is enforced when it is written, and the bytes of a larger one are refused when they are read.
+// Every limit of a Record is enforced when it is written. A larger record is refused when it is read.
 func TestRecordHasLimits(t *testing.T) {
 	for i, change := range []func(*Record){
 		func(r *Record) { r.Listener += "a" },
@@ -94,7 +94,7 @@ func TestRecordHasLimits(t *testing.T) {
 	}
 }
 
-// A record that is cut at any byte, has further bytes or another version is refused as a whole.
+// A record that is truncated, has further bytes or has another version is refused as a whole.
 func TestMalformedRecordIsRefused(t *testing.T) {
 	b, err := usual().AppendBinary(nil)
 	if err != nil {
@@ -119,14 +119,14 @@ func TestMalformedRecordIsRefused(t *testing.T) {
 	if !reflect.DeepEqual(r, Record{Listener: "before"}) && r.Listener != usual().Listener {
 		t.Errorf("a refused record has changed the former one: %+v", r)
 	}
-	// A user name that ends with the user ID has one form only.
+	// A user name that ends with the user ID has exactly one encoding.
 	twice := bytes.Replace(b, []byte("1795278827:ann\x07"), []byte("1795278827:ann\x06ann"), 1)
 	if bytes.Equal(twice, b) || r.UnmarshalBinary(twice) == nil {
 		t.Error("a second form of a user ID is accepted")
 	}
 }
 
-// The record of a process of this release is read by later releases: its form changes only with its version.
+// Later releases read the record of a process of this release: the encoding changes only with its version.
 func TestContractRecord(t *testing.T) {
 	b, err := usual().AppendBinary(nil)
 	if err != nil {
@@ -140,7 +140,7 @@ func TestContractRecord(t *testing.T) {
 	}
 }
 
-// F-13: the bytes of a record are refused, or are exactly those that the record is written as.
+// F-13: bytes that are not refused are exactly the encoding of the decoded record.
 func FuzzRecord(f *testing.F) {
 	for _, r := range []*Record{{}, usual()} {
 		b, err := r.AppendBinary(nil)

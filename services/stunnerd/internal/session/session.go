@@ -70,7 +70,7 @@ type Movable interface {
 	// Follow records the path on which a message of the client has arrived. The client uses this path from now on if
 	// the message is an authentic request.
 	Follow(from Client, message []byte, authentic bool) Move
-	// Held announces to the other pods that this pod has the session of the client, until Released.
+	// Held announces to the other pods that this pod has the session of the client. Released ends the announcement.
 	Held()
 	// Changed gives the other pods a copy of the session, if they may have to continue it.
 	Changed()
@@ -88,7 +88,7 @@ const (
 	MovedAway Move = iota + 1
 	// MovedHere: from now on the client sends only to this pod.
 	MovedHere
-	// Reached: the first datagram of a client whose session another process has had has arrived, at another pod.
+	// Reached: the first datagram of a client has arrived, at another pod, after another process has had its session.
 	Reached
 )
 

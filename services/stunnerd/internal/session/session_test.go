@@ -37,8 +37,7 @@ func TestListIsOldestFirst(t *testing.T) {
 	}
 }
 
-// T-12: concurrent requests take no more places than the quota of the user, and an ended session returns its place,
-// once.
+// T-12: concurrent requests create no more sessions than the quota of the user. An ended session frees its place once.
 func TestQuotaHoldsForRequestsInFlight(t *testing.T) {
 	table, sessions := NewTable(), make(chan *Session, 100)
 	table.SetBounds(Bounds{UserSessions: 10})
@@ -143,7 +142,8 @@ func TestUsedSharesOfTheQuotas(t *testing.T) {
 	assert("with lower quotas", 1, 1)
 }
 
-// T-18: of ten times the rate, the rate passes, in each direction independently, for a session and for a user.
+// T-18: traffic at ten times the rate limit is reduced to the rate, in each direction independently, for a session and
+// for a user.
 func TestBytesKeepToTheirRate(t *testing.T) {
 	const rate, datagram, seconds = 125_000, 1000, 20
 	for name, bounds := range map[string]Bounds{

@@ -56,7 +56,7 @@ type Options struct {
 	Continued []ID
 	// Sink takes the records. A nil Sink means that there are none, and that only the last hour is kept.
 	Sink Sink
-	// User returns what records show for a user id. A nil User shows the id.
+	// User returns the form in which records show a user id. If it is nil, records show the id.
 	User func(string) string
 	// Refresh brings the counters up to date.
 	Refresh func()
@@ -72,22 +72,22 @@ func (o *Options) maxEnded() int { return max(o.Sessions/2, leastEnded) }
 type Status struct {
 	// Delivered is the number of delivered records, and Failed that of failed deliveries.
 	Delivered, Failed uint64
-	// Lost is the number of sessions without a last record, or without any.
+	// Lost is the number of sessions without a last record, or without any record.
 	Lost uint64
 	// Waiting is the number of sessions with a record that is due.
 	Waiting int
 }
 
-// Book has the accounts of a process. Use Open. A nil Book has no accounts.
+// Book contains the accounts of a process. Use Open. A nil Book has no accounts.
 type Book struct {
 	o Options
 
 	mu    sync.Mutex
 	slots *slots
 	names map[string]ref
-	// accounts are those of live sessions, also of those that are not continued yet.
+	// accounts are the accounts of live sessions, including those in waiting.
 	accounts map[ID]*Account
-	// waiting are the accounts of a previous process that Continue has not asked for.
+	// waiting are the accounts of a previous process that Begin has not continued yet.
 	waiting map[ID]*Account
 	// over are the ended accounts, in the order of their ends.
 	over []*Account
@@ -103,10 +103,10 @@ type Book struct {
 	// storing has a value during calls of the volume. A caller that holds mu must not wait for it.
 	storing chan struct{}
 
-	// unstored reports whether the log says that there are chunks that end with the process. Only tick uses it.
+	// unstored reports whether the log has a warning about chunks without a copy in the file. Only tick uses it.
 	unstored bool
 
-	// What follows is used by one delivery at a time.
+	// Only one delivery at a time uses the following fields.
 
 	// retry is the earliest time of the next delivery after an error, and pause the time between two attempts.
 	retry   time.Time
@@ -114,8 +114,8 @@ type Book struct {
 	problem bool
 }
 
-// Open reads the accounts of a previous process. Problems with the folder are logged, and cost only the accounts of a
-// process that is killed.
+// Open reads the accounts of a previous process. It logs problems with the folder. Such a problem only loses the
+// accounts of a process that is killed.
 func Open(o Options) *Book {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -144,7 +144,7 @@ func (b *Book) restore() {
 	for _, id := range b.o.Continued {
 		continued[id] = true
 	}
-	b.o.Continued = nil // its memory becomes free
+	b.o.Continued = nil // frees the memory
 	for n := range b.slots.chunks {
 		for at := range b.slots.inChunk(n) {
 			if b.slots.at(at).state.Load() == name {
@@ -241,7 +241,7 @@ func (b *Book) Begin(i Identity) *Account {
 	return a
 }
 
-// shown returns what records show for a user id.
+// shown returns the form in which records show a user id.
 func (b *Book) shown(user string) string {
 	if b.o.User != nil {
 		user = b.o.User(user)
@@ -312,7 +312,7 @@ func (b *Book) close(a *Account, reason string, at time.Time) {
 		a.slot.ended.Store(at.UnixMilli())
 		a.slot.state.Store(ended)
 	}
-	// A session that could not start does not count.
+	// A session that could not start is not counted.
 	a.begun = a.begun || a.slot.routes[0].name.Load() == 0 && b.slots.name(a.slot.reason.Load()) == Unknown
 	b.hour.add(a, b.o.Now())
 	if len(b.over) >= b.o.maxEnded() {
@@ -377,8 +377,8 @@ func (b *Book) Run(ctx context.Context) {
 	if b == nil {
 		return
 	}
-	// Neither a volume nor a sink that takes its time may delay the others. Run waits for a delivery, which ends with ctx,
-	// but not for the volume.
+	// A slow volume or sink must not delay the other one. Run waits for a delivery, which ends with ctx, but not for
+	// the volume.
 	second, due := make(chan struct{}, 1), make(chan struct{}, 1)
 	go func() {
 		for {
@@ -421,7 +421,7 @@ func (b *Book) Run(ctx context.Context) {
 	}
 }
 
-// store maps chunks ahead of need, and copies chunks of ordinary memory into the file. It waits for the volume.
+// store maps chunks in advance, and copies chunks of ordinary memory into the file. It waits for the volume.
 func (b *Book) store() {
 	b.storing <- struct{}{}
 	defer func() { <-b.storing }()
@@ -536,7 +536,7 @@ func (b *Book) deliverDue(ctx context.Context) {
 }
 
 // deliver delivers one batch: first the last records of sessions, the oldest first, then interim records. It reports
-// whether more are due. With all, last records need not wait for settleTime.
+// whether more records are due. If all is set, last records do not wait for settleTime.
 func (b *Book) deliver(ctx context.Context, all bool) (more bool, err error) {
 	records, over, interim := b.due(all)
 	if over == 0 && len(records) == 0 {
@@ -602,8 +602,8 @@ func (b *Book) due(all bool) (records []Record, over int, interim []*Account) {
 	return records, over, interim
 }
 
-// Close delivers the records that are left, until ctx ends, and closes the file. The sessions must have ended. Last
-// records that cannot be delivered stay in the file, or are lost without one.
+// Close delivers the remaining records until ctx ends, and closes the file. All sessions must have ended. Last records
+// that cannot be delivered stay in the file; without a file they are lost.
 func (b *Book) Close(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -620,7 +620,7 @@ func (b *Book) Close(ctx context.Context) error {
 		b.store()
 		closed <- b.closeFile()
 	}()
-	// The file stays locked while it is written, so that the next process does not use it meanwhile.
+	// The file stays locked while it is written, so that the next process waits.
 	var err error
 	patience := time.NewTimer(closeTime)
 	defer patience.Stop()
@@ -649,7 +649,7 @@ func (b *Book) closeFile() error {
 	return file.Close()
 }
 
-// left counts the last records that are not delivered, and of them those that are lost.
+// left returns the number of undelivered last records, and how many of these are lost.
 func (b *Book) left() (left, lost int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

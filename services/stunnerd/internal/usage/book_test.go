@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// bed is a book with a clock of its own, whose records a consumer adds up.
+// bed is a book with a clock of its own. A consumer adds up its records.
 type bed struct {
 	*Book
 	t        *testing.T
@@ -24,7 +24,7 @@ type bed struct {
 	consumer *consumer
 }
 
-// consumer adds records up by the rule for consumers.
+// consumer adds up records by the documented rule for consumers.
 type consumer struct {
 	t       *testing.T
 	fail    error
@@ -49,7 +49,7 @@ func (c *consumer) Deliver(_ context.Context, records []Record) error {
 	return nil
 }
 
-// sum returns what all parts of a session have sent.
+// sum returns the sum of all parts of a session.
 func (c *consumer) sum(id ID) (sum Count) {
 	for _, r := range c.highest {
 		if r.Session == id.String() {
@@ -73,7 +73,7 @@ func newBed(t *testing.T, o Options) *bed {
 	return b
 }
 
-// kill starts a book in place of one whose process was killed.
+// kill replaces a book whose process was killed.
 func (b *bed) kill(continued ...ID) {
 	b.t.Helper()
 	if err := b.closeFile(); err != nil { // unlocks the file, as the end of the process does
@@ -83,7 +83,7 @@ func (b *bed) kill(continued ...ID) {
 	b.Book = Open(b.o)
 }
 
-// pass makes time pass second by second.
+// pass advances the clock second by second.
 func (b *bed) pass(seconds int) {
 	for range seconds {
 		b.now = b.now.Add(time.Second)
@@ -105,7 +105,7 @@ func (b *bed) begin(user string) *Account {
 // send counts a packet to a peer of a route.
 func send(a *Account, route string, bytes int) { a.Route(route).Tx.Add(bytes) }
 
-// A session has an interim record once a minute, and a last one when the packets in progress are counted.
+// A session has an interim record once a minute. It has a last record when packets in progress are counted.
 func TestRecordsOfASession(t *testing.T) {
 	b := newBed(t, Options{User: func(user string) string { return "hash of " + user }})
 	id := New()
@@ -124,7 +124,7 @@ func TestRecordsOfASession(t *testing.T) {
 		}
 	}
 	a.Because(meter.RevokedCredential.String())
-	a.Because(ByClient) // comes second
+	a.Because(ByClient) // a second reason is ignored
 	a.End()
 	a.End()
 	b.pass(int(settleTime/time.Second) - 1)
@@ -154,7 +154,7 @@ func TestRecordsOfASession(t *testing.T) {
 	}
 }
 
-// An account counts some routes by name, and the others together.
+// An account counts the first routes by name, and all further routes together.
 func TestManyRoutes(t *testing.T) {
 	b := newBed(t, Options{})
 	a := b.begin("ann")
@@ -183,7 +183,7 @@ func TestSessionThatDidNotStart(t *testing.T) {
 	}
 }
 
-// A slow delivery delays no interim record by more than its own time.
+// A slow delivery delays the interim records only by its own duration.
 func TestSecondsWithoutATick(t *testing.T) {
 	b := newBed(t, Options{})
 	for range 200 {
@@ -199,7 +199,7 @@ func TestSecondsWithoutATick(t *testing.T) {
 	}
 }
 
-// The accounts of a killed process are continued, or have their last record, with all that was counted.
+// After a process was killed, each account is continued or gets its last record, with all that was counted.
 func TestKilledProcess(t *testing.T) {
 	b := newBed(t, Options{Dir: t.TempDir()})
 	continued, crashed, over, dropped, moved := b.begin("ann"), b.begin("bob"), b.begin("eve"), b.begin("joe"), b.begin("kim")
@@ -209,7 +209,7 @@ func TestKilledProcess(t *testing.T) {
 	}
 	over.Because(ByClient)
 	over.End()
-	moved.Because(Moved) // killed between the two
+	moved.Because(Moved) // killed between Because and End
 	alive := b.now
 	b.consumer.take()
 	b.now = b.now.Add(5 * time.Second)
@@ -255,8 +255,8 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// A session that the process hands over to the next one has no last record. Without a file it has, and also if the
-// folder may end with the process: if it does not, the next process begins another part.
+// A session that the process leaves to the next one has no last record. Without a file it has one. It also has one if
+// the folder may end with the process: if the folder stays, the next process begins another part.
 func TestLeave(t *testing.T) {
 	for _, o := range []Options{{HandOver: true}, {Dir: t.TempDir()}, {Dir: t.TempDir(), HandOver: true}} {
 		b := newBed(t, o)
@@ -287,7 +287,7 @@ func TestLeave(t *testing.T) {
 
 var errAway = errors.New("the collector is away")
 
-// While the collector is away, last records are kept, and an interim record is replaced by the next one.
+// While the collector does not answer, last records are kept, and an interim record is replaced by the next one.
 func TestCollectorIsAway(t *testing.T) {
 	b := newBed(t, Options{Sessions: 10 * batch})
 	b.consumer.fail = errAway
@@ -318,7 +318,7 @@ func TestCollectorIsAway(t *testing.T) {
 	}
 }
 
-// There is a bound for last records that cannot be delivered. What exceeds it is counted.
+// The number of undelivered last records is bounded. Records beyond the bound are counted as lost.
 func TestTooManyLastRecords(t *testing.T) {
 	b := newBed(t, Options{Sessions: 20_000})
 	b.consumer.fail = errAway
@@ -341,7 +341,7 @@ func TestTooManyLastRecords(t *testing.T) {
 	}
 }
 
-// Names of routes and listeners are bounded: those beyond are not told.
+// The number of names of routes and listeners is bounded. Names beyond the bound are left out of the records.
 func TestTooManyNames(t *testing.T) {
 	b := newBed(t, Options{})
 	for range 2 * maxNames {
@@ -364,7 +364,7 @@ func TestFolderInUse(t *testing.T) {
 	}
 }
 
-// a file that no process has written is never trusted: it costs the accounts in it, and no panic.
+// a file that was not written by stunnerd is not trusted: its accounts are dropped, without a panic.
 func TestDamagedFile(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	dir := t.TempDir()
@@ -419,7 +419,8 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// Sessions that begin, relay, end and are delivered at the same time, some of them after a failure, are counted exactly.
+// Concurrent sessions that begin, relay, end and are delivered, some of them after a failed delivery, are counted
+// exactly.
 func TestNothingIsLostOrDoubled(t *testing.T) {
 	const workers, each, packets = 8, 60, 50
 	b := newBed(t, Options{Dir: t.TempDir(), Sessions: 2 * workers * each})

@@ -12,10 +12,9 @@ import (
 )
 
 const (
-	// hourMinutes is the number of minutes that are kept: an hour, the current minute, and one for requests that took
-	// their time.
+	// hourMinutes is the number of minutes that are kept: an hour, the current minute, and one more for slow requests.
 	hourMinutes = int64(inspection.UsageSpan/time.Minute) + 2
-	// mostHour bounds the memory of the last hour in bytes, and leastHour is its least bound.
+	// The memory of the last hour is at most mostHour bytes. Its limit is never less than leastHour.
 	mostHour  = 16 << 20
 	leastHour = 256 << 10
 	// perUser is the memory of a user without its samples and its name.
@@ -24,12 +23,12 @@ const (
 	atOnce = 256
 )
 
-// hour has the usage of the last hour by minute, user and route. Its memory is bounded: beyond the bound the users with
-// the least bytes are only kept in a sum. It is not safe for concurrent use.
+// hour has the usage of the last hour by minute, user and route. Its memory is bounded: beyond the bound, the users
+// with the fewest bytes are only kept in a sum. It is not safe for concurrent use.
 type hour struct {
 	// limit is the bound of the memory in bytes, and size the memory.
 	limit, size int
-	// minute is the current minute, in minutes since 1970, and since that of the start.
+	// minute is the current minute, in minutes since 1970. since is the first minute of the hour.
 	minute, since int64
 	users         map[string]*hourUser
 	// others is the sum of the users that are not kept. Its samples have no route.
@@ -54,12 +53,13 @@ type sample struct {
 
 const sampleSize = int(unsafe.Sizeof(sample{}))
 
-// counted are the counters of an account that the hour contains.
+// counted are the values of the counters of an account that the hour already includes.
 type counted struct {
 	sent, received Count
 }
 
-// newHour returns an hour that begins now. memory is the part of the process that it may take a 32nd of, or 0.
+// newHour returns an hour that begins now. memory is the memory of the process, of which the hour may use a 32nd; 0
+// means no limit.
 func newHour(memory int64, now time.Time) hour {
 	limit := mostHour
 	if memory > 0 {
@@ -69,7 +69,7 @@ func newHour(memory int64, now time.Time) hour {
 	return hour{limit: limit, minute: minute, since: minute, users: map[string]*hourUser{}}
 }
 
-// add adds what an account has counted since the last call to the current minute.
+// add adds to the current minute what an account has counted since the previous call.
 func (h *hour) add(a *Account, now time.Time) {
 	s := a.slot
 	var rest sample
@@ -108,7 +108,7 @@ func (h *hour) add(a *Account, now time.Time) {
 	}
 }
 
-// addSince adds the difference of two states of a counter.
+// addSince adds the increase of a counter.
 func (c *Count) addSince(next, last Count) {
 	c.add(Count{next.Bytes - last.Bytes, next.Packets - last.Packets})
 }
@@ -143,7 +143,7 @@ func (h *hour) sample(u *hourUser, route ref) *sample {
 	return &u.samples[len(u.samples)-1]
 }
 
-// advance begins another minute, and forgets what is older than the hour.
+// advance begins another minute, and removes samples that are older than the hour.
 func (h *hour) advance(minute int64) {
 	h.minute = minute
 	h.size = 0
@@ -161,10 +161,10 @@ func (h *hour) advance(minute int64) {
 	}
 }
 
-// shrink adds the users with the least bytes to the others, until a quarter of the memory is free. It compares their
-// bytes by powers of two, because sessions wait meanwhile, and sorting takes longer.
+// shrink moves the users with the fewest bytes to others, until a quarter of the memory is free. It compares their
+// bytes by powers of two: sorting would take longer, and sessions wait meanwhile.
 func (h *hour) shrink() {
-	var sizes [65]int // of the users by the length of their bytes in bits
+	var sizes [65]int // number of users by the bit length of their bytes
 	magnitudes := make(map[*hourUser]int, len(h.users))
 	for _, u := range h.users {
 		magnitudes[u] = bits.Len64(u.bytes())
@@ -183,7 +183,7 @@ func (h *hour) shrink() {
 	}
 }
 
-// forget adds a user to the others.
+// forget moves a user to others.
 func (h *hour) forget(u *hourUser) {
 	for i := range u.samples {
 		h.others.merge(&u.samples[i])
@@ -221,8 +221,8 @@ func (s *sample) figures() inspection.UsageFigures {
 	}
 }
 
-// countHour adds what all accounts have counted to the current minute, and begins the next one when it is time. It
-// releases the lock now and then, so that no session waits for it.
+// countHour adds the traffic of all accounts to the current minute, and begins the next minute if it is time. It
+// releases the lock regularly, so that no session waits for it.
 func (b *Book) countHour() {
 	if b.o.Refresh != nil {
 		b.o.Refresh()
@@ -251,7 +251,7 @@ func (b *Book) countHour() {
 	}
 }
 
-// Hour returns the usage in a period of the last hour. The query has the id of a user, also if records show its hash.
+// Hour returns the usage in a period of the last hour. The query has the user id even if records show its hash.
 func (b *Book) Hour(q inspection.UsageQuery) inspection.Usage {
 	b.countHour()
 	sums := b.sumHour(q)
@@ -284,7 +284,8 @@ func (b *Book) Hour(q inspection.UsageQuery) inspection.Usage {
 const (
 	// maxHourAnswer bounds the entries of an answer in bytes of JSON. The answer of a pod has at most 512 KiB.
 	maxHourAnswer = 384 << 10
-	// entrySize is the size of an entry in JSON, without its name, whose bytes may be escaped with six characters.
+	// entrySize is the size of an entry in JSON without its name. Each byte of the name may be escaped with six
+	// characters.
 	entrySize = 256
 )
 
@@ -330,7 +331,7 @@ func (b *Book) sumHour(q inspection.UsageQuery) hourSums {
 				if name = b.slots.name(s.route); name == "" {
 					continue
 				}
-				f.Sessions, f.Seconds = 0, 0 // of a session with all of its routes
+				f.Sessions, f.Seconds = 0, 0 // sessions are not counted by route
 			}
 			sum := out.entries[name]
 			if sum == nil {

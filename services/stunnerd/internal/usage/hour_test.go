@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// last asks a book for the usage since a number of minutes ago.
+// last queries the usage since a number of minutes ago.
 func (b *bed) last(minutes int, by inspection.UsageBy, user string) inspection.Usage {
 	return b.Hour(inspection.UsageQuery{
 		From: b.now.Add(-time.Duration(minutes) * time.Minute), To: b.now.Add(time.Second), By: by, User: user,
@@ -20,7 +20,7 @@ func (b *bed) last(minutes int, by inspection.UsageBy, user string) inspection.U
 	})
 }
 
-// figures are what the tests expect of a user or a route that has only sent.
+// figures are the expected numbers of a user or a route that has only sent.
 func figures(sessions uint64, seconds float64, bytes, packets uint64) inspection.UsageFigures {
 	return inspection.UsageFigures{
 		Sessions: sessions, Seconds: seconds, Sent: inspection.UsageCount{Bytes: bytes, Packets: packets},
@@ -39,7 +39,7 @@ func (b *bed) expectHour(
 	}
 }
 
-// The last hour has what users relayed, by minute, user and route, with or without records. It is forgotten later.
+// The last hour has the usage of users by minute, user and route, with and without records. Older usage is removed.
 func TestLastHour(t *testing.T) {
 	for name, open := range map[string]func(*bed){
 		"with records":    func(*bed) {},
@@ -91,7 +91,7 @@ func TestLastHour(t *testing.T) {
 	}
 }
 
-// The bounds of a period are whole minutes, and the answer says them.
+// The bounds of a period are rounded to whole minutes, and the answer contains them.
 func TestPeriodOfLastHour(t *testing.T) {
 	b := newBed(t, Options{})
 	minute := b.now
@@ -123,8 +123,8 @@ func TestPeriodOfLastHour(t *testing.T) {
 	}
 }
 
-// A session that the process continues does not begin again, and what the previous process has counted does not count
-// twice. A session that could not start does not count.
+// A continued session does not count as a new one, and traffic that the previous process has counted does not count
+// again. A session that could not start does not count.
 func TestLastHourOfContinuedSessions(t *testing.T) {
 	b := newBed(t, Options{Dir: t.TempDir()})
 	a, lost := b.begin("ann"), b.begin("lost")
@@ -144,7 +144,7 @@ func TestLastHourOfContinuedSessions(t *testing.T) {
 		inspection.UsageEntry{User: "ann", UsageFigures: figures(0, 10, 5, 1)})
 }
 
-// With hashed users the hour shows hashes, and a query has the id. The id of another user that equals a hash selects
+// With hashed users the answer shows hashes, and a query has the id. The id of another user that equals a hash selects
 // nothing.
 func TestLastHourOfHashedUsers(t *testing.T) {
 	b := newBed(t, Options{User: func(user string) string { return "hash of " + user }})
@@ -154,7 +154,7 @@ func TestLastHourOfHashedUsers(t *testing.T) {
 	b.expectHour("by hash", b.last(60, inspection.UsageByUser, "hash of ann"), inspection.UsageFigures{})
 }
 
-// Users beyond the memory of the hour are in its total only, those with the most bytes stay, and the answer says so.
+// Users beyond the memory bound are in the total only, and the answer says so. The users with the most bytes stay.
 func TestLastHourIsBounded(t *testing.T) {
 	b := newBed(t, Options{Memory: 1})
 	if b.hour.limit != leastHour {
@@ -189,7 +189,7 @@ func TestLastHourIsBounded(t *testing.T) {
 	}
 }
 
-// The entries beyond the limit of the request are in the total.
+// Entries beyond the limit of the request are included in the total.
 func TestLimitOfLastHour(t *testing.T) {
 	b := newBed(t, Options{})
 	for i := range 5 {
@@ -202,7 +202,7 @@ func TestLimitOfLastHour(t *testing.T) {
 	}
 }
 
-// While sessions begin, relay and end, and while the hour is read, nothing is lost or counted twice.
+// While sessions begin, relay and end, and while the hour is queried, no traffic is lost or counted twice.
 func TestLastHourUnderLoad(t *testing.T) {
 	b := newBed(t, Options{Sessions: 1 << 20})
 	const workers, sessions, packets = 8, 300, 5
@@ -250,7 +250,7 @@ func TestLastHourUnderLoad(t *testing.T) {
 	}
 }
 
-// Reading the accounts of a minute needs no memory once their users are known.
+// Reading the accounts of a minute does not allocate once their users are known.
 func TestMinuteNeedsNoMemory(t *testing.T) {
 	b := newBed(t, Options{})
 	a := b.begin("ann")
@@ -266,7 +266,7 @@ func TestMinuteNeedsNoMemory(t *testing.T) {
 	}
 }
 
-// BenchmarkHour is a query of the usage of 100,000 sessions of as many users.
+// BenchmarkHour is a query of the usage of 100,000 sessions, each of another user.
 func BenchmarkHour(b *testing.B) {
 	const sessions = 100_000
 	book := Open(Options{Sessions: sessions})

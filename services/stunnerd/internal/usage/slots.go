@@ -21,8 +21,8 @@ import (
 // before it is mapped (fallocate(2)): a volume that is full then refuses a chunk, and does not end the process with a
 // SIGBUS.
 //
-// A volume may take its time, so chunks are mapped ahead of need, by a goroutine that no session waits for. If none is
-// left, a chunk of ordinary memory takes its place, and is copied into its part of the file once a second.
+// A volume may be slow, so chunks are mapped in advance, by a goroutine for which no session waits. If no mapped chunk
+// is left, a chunk of ordinary memory is used, and is copied into its part of the file once a second.
 const (
 	chunkSize = 64 << 10
 	// unit is the divisor of sizes and offsets of slots, and the size of the header of a chunk.
@@ -31,12 +31,13 @@ const (
 	maxChunks = 1 << 14
 	// maxText is the size of the longest text of a slot. A user id has at most 1,024 bytes.
 	maxText = 2048
-	// magic is "STUNU1". Another layout of slots has another number.
+	// magic is "STUNU1". It changes with the layout of slots.
 	magic = 0x3155_4E55_5453
 
 	fileName = "sessions.usage"
 
-	// leastSpare and mostSpare bound the chunks that are mapped ahead: between them an eighth of all.
+	// leastSpare and mostSpare bound the number of chunks that are mapped in advance. Within these bounds it is an
+	// eighth of all chunks.
 	leastSpare = 2
 	mostSpare  = 16
 )
@@ -45,7 +46,7 @@ const (
 type chunkHeader struct {
 	magic    uint64
 	slotSize uint64
-	// alive is the last time of Book.tick, in milliseconds since 1970. It is kept in the first chunk that has memory.
+	// alive is the last time of Book.tick, in milliseconds since 1970. It is stored in the first chunk that has memory.
 	alive atomic.Int64
 }
 
@@ -62,13 +63,14 @@ const (
 	name
 )
 
-// ref refers to a slot: the number of its chunk, and its offset in units. The zero ref refers to none, because a chunk
-// begins with its header.
+// ref refers to a slot: the number of its chunk, and its offset in units. The zero ref refers to no slot, because a
+// chunk begins with its header.
 type ref = uint32
 
 const unitsOfChunk = chunkSize / unit
 
-// slot is the memory of one session, or of one name. The text follows: of a session the caveats and the user.
+// slot is the memory of one session, or of one name. Its text follows: the name, or the caveats and the user of the
+// session.
 type slot struct {
 	state atomic.Uint32
 	// length is the size of the text, and of its first part.
@@ -84,7 +86,7 @@ type slot struct {
 	routes                      [maxRoutes]routeSlot
 }
 
-// routeSlot counts the traffic of one route. Without a name the slot is free.
+// routeSlot counts the traffic of one route. Without a name it is free.
 type routeSlot struct {
 	name atomic.Uint32
 	_    uint32
@@ -96,17 +98,17 @@ const slotHeader = int(unsafe.Sizeof(slot{}))
 // chunk is one chunk of memory. Without memory it is a part of the file that is not mapped yet.
 type chunk struct {
 	memory []byte
-	// mapped reports whether the memory is the part of the file.
+	// mapped reports whether the memory is mapped from the file.
 	mapped bool
-	// copied reports whether the part of the file is a copy of the memory.
+	// copied reports whether the file contains a copy of the memory.
 	copied bool
-	// used is the number of slots that are not free, and usedInCopy that in the copy.
+	// used is the number of slots that are not free, and usedInCopy their number in the copy.
 	used, usedInCopy int
 }
 
 func (c *chunk) header() *chunkHeader { return (*chunkHeader)(unsafe.Pointer(&c.memory[0])) }
 
-// stale reports whether the chunk is to be copied into the file.
+// stale reports whether the chunk must be copied into the file.
 func (c *chunk) stale() bool {
 	return c.memory != nil && !c.mapped && (!c.copied || c.used > 0 || c.usedInCopy > 0)
 }
@@ -115,7 +117,7 @@ func (c *chunk) stale() bool {
 func (c *chunk) read(buffer []uint64) []uint64 {
 	buffer = buffer[:0]
 	for i := 0; i < len(c.memory); i += 8 {
-		// Traffic is counted meanwhile.
+		// The counters may change meanwhile.
 		buffer = append(buffer, (*atomic.Uint64)(unsafe.Pointer(&c.memory[i])).Load())
 	}
 	return buffer
@@ -125,13 +127,13 @@ func bytesOf(words []uint64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 8*len(words))
 }
 
-// volume is the file of the chunks. Its methods may take any time.
+// volume is the file of the chunks. Its methods may block.
 type volume interface {
 	// Map allocates the space of a chunk, and maps it.
 	Map(n int) ([]byte, error)
 	// Write writes a chunk.
 	Write(n int, memory []byte) error
-	// Close unlocks and closes the file. What is mapped stays so, because a late packet may still be counted.
+	// Close unlocks and closes the file. Mapped memory stays mapped, because a late packet may still be counted.
 	Close() error
 }
 
@@ -185,14 +187,14 @@ func (m *slots) use(f *os.File) error {
 		return errors.New("want a regular file: remove it")
 	}
 	m.file = osFile{f}
-	// A process that was killed while the file grew may have left a fraction of a chunk.
+	// A process that was killed while the file grew may have left an incomplete chunk.
 	count := (info.Size() + chunkSize - 1) / chunkSize
 	if count > maxChunks {
 		return f.Truncate(0)
 	}
 	ours, err := m.load(int(count))
 	if err == nil && !ours {
-		m.chunks, m.spare, m.missing = nil, nil, nil // stay mapped: nobody uses them
+		m.chunks, m.spare, m.missing = nil, nil, nil // still mapped, but not used
 		err = f.Truncate(0)
 	}
 	return err
@@ -202,7 +204,7 @@ func (m *slots) use(f *os.File) error {
 func (m *slots) load(count int) (ours bool, err error) {
 	for n := range count {
 		memory, err := m.file.Map(n)
-		if errors.Is(err, syscall.ENOSPC) { // the part was never allocated
+		if errors.Is(err, syscall.ENOSPC) { // no space was allocated for the chunk
 			m.chunks, m.missing = append(m.chunks, chunk{}), append(m.missing, n)
 			continue
 		}
@@ -236,9 +238,9 @@ func (o osFile) Map(n int) (memory []byte, err error) {
 		return nil, err
 	}
 	at := int64(n) * chunkSize
-	// Control keeps the descriptor open meanwhile.
+	// Control prevents that the descriptor is closed meanwhile.
 	if e := raw.Control(func(fd uintptr) {
-		for again := true; again; again = errors.Is(err, syscall.EINTR) { // tmpfs gives up at a signal
+		for again := true; again; again = errors.Is(err, syscall.EINTR) { // tmpfs returns EINTR at a signal
 			err = unix.Fallocate(int(fd), 0, at, chunkSize)
 		}
 		if err != nil {
@@ -249,7 +251,7 @@ func (o osFile) Map(n int) (memory []byte, err error) {
 			err = fmt.Errorf("map: %w", err)
 			return
 		}
-		// The first write to a page may wait for the volume too. Kernels before 5.14 cannot do it here.
+		// The first write to a page may block too. Kernels before 5.14 do not support this call.
 		_ = unix.Madvise(memory, unix.MADV_POPULATE_WRITE)
 	}); e != nil {
 		return nil, e
@@ -263,7 +265,7 @@ func (o osFile) Write(n int, memory []byte) error {
 	return err
 }
 
-// Close implements volume. It unlocks the file, because the memory that stays mapped would keep the lock.
+// Close implements volume. It unlocks the file explicitly, because mapped memory would keep the lock.
 func (o osFile) Close() error {
 	return errors.Join(syscall.Flock(int(o.f.Fd()), syscall.LOCK_UN), o.f.Close())
 }
@@ -271,8 +273,8 @@ func (o osFile) Close() error {
 // sizeOf returns the size of a slot with a text.
 func sizeOf(text int) int { return (slotHeader + text + unit - 1) / unit * unit }
 
-// take returns a free slot for a text, if possible in a mapped chunk. Its counters are 0. It returns 0 if there are
-// maxChunks.
+// take returns a free slot for a text, if possible in a mapped chunk. The counters of the slot are 0. It returns the
+// zero ref if there are maxChunks.
 func (m *slots) take(text int) ref {
 	size := sizeOf(text)
 	of := class{size, true}
@@ -290,7 +292,7 @@ func (m *slots) take(text int) ref {
 	return at
 }
 
-// divideSpare makes slots of a size of a spare chunk, if there is one.
+// divideSpare divides a spare chunk into slots of a size, if there is a spare chunk.
 func (m *slots) divideSpare(size int) bool {
 	if len(m.spare) == 0 {
 		return false
@@ -312,19 +314,19 @@ func (m *slots) extend(size int) bool {
 	return true
 }
 
-// divide makes free slots of a size of a chunk.
+// divide divides a chunk into free slots of a size.
 func (m *slots) divide(n, size int) {
 	c := &m.chunks[n]
 	h := c.header()
 	h.slotSize = uint64(size)
-	h.magic = magic // after the size, because the process may be killed at any time
+	h.magic = magic // written after the size, because the process may be killed at any time
 	of := class{size, c.mapped}
 	for at := range m.inChunk(n) {
 		m.unused[of] = append(m.unused[of], at)
 	}
 }
 
-// wanted returns the number of a chunk to be mapped, if there are too few spare ones.
+// wanted returns the number of a chunk that must be mapped, if there are too few spare ones.
 func (m *slots) wanted() (n int, ok bool) {
 	if m.file == nil || len(m.spare) >= min(max(len(m.chunks)/8, leastSpare), mostSpare) {
 		return 0, false
@@ -339,7 +341,7 @@ func (m *slots) wanted() (n int, ok bool) {
 	return m.missing[0], true
 }
 
-// add adds the memory of a chunk that was wanted.
+// add stores the memory of a chunk that wanted has returned.
 func (m *slots) add(n int, memory []byte) {
 	m.chunks[n] = chunk{memory: memory, mapped: true}
 	m.missing, m.spare = m.missing[1:], append(m.spare, n)
@@ -378,7 +380,7 @@ func (m *slots) bytes(at ref) []byte {
 	return c.memory[offset : offset+int(c.header().slotSize)]
 }
 
-// stored reports whether a slot outlives the process.
+// stored reports whether a slot is in the file, so that it outlives the process.
 func (m *slots) stored(at ref) bool {
 	c := &m.chunks[at/unitsOfChunk]
 	return c.mapped || c.copied
@@ -394,14 +396,14 @@ func (m *slots) header() *chunkHeader {
 	return nil
 }
 
-// uncopied reports whether there is a chunk that ends with the process.
+// uncopied reports whether there is a chunk without a copy in the file.
 func (m *slots) uncopied() bool {
 	return m.file != nil && slices.ContainsFunc(m.chunks, func(c chunk) bool {
 		return c.memory != nil && !c.mapped && !c.copied
 	})
 }
 
-// write stores the texts of a slot that take has returned for them.
+// write writes the texts of a slot that take has returned.
 func (m *slots) write(at ref, first, second string) {
 	s, text := m.at(at), m.bytes(at)[slotHeader:]
 	s.first, s.length = uint16(len(first)), uint16(len(first)+len(second))

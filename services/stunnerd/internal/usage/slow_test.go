@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// stuck is a volume that takes its time, and then answers, or fails.
+// stuck is a volume that blocks, and then succeeds or fails.
 type stuck struct {
 	volume
 	asked chan<- struct{} // gets one value, when the first caller waits
@@ -47,7 +47,7 @@ func (s *stuck) Write(n int, memory []byte) error {
 	return s.volume.Write(n, memory)
 }
 
-// stall makes the volume of a book take its time until proceed is called. asked gets a value when the book waits.
+// stall blocks the volume of a book until proceed is called. asked gets a value when the book waits.
 func (b *bed) stall() (s *stuck, asked <-chan struct{}, proceed func()) {
 	waits, free := make(chan struct{}, 1), make(chan struct{})
 	s = &stuck{volume: b.slots.file, asked: waits, free: free}
@@ -55,7 +55,7 @@ func (b *bed) stall() (s *stuck, asked <-chan struct{}, proceed func()) {
 	return s, waits, sync.OnceFunc(func() { close(free) })
 }
 
-// full makes the volume of a book fail.
+// full makes writes to the volume of a book fail.
 func (b *bed) full() *stuck {
 	s, _, proceed := b.stall()
 	s.fail.Store(true)
@@ -66,13 +66,13 @@ func (b *bed) full() *stuck {
 // sessionsOfChunk is the number of sessions of a user with a short name in a chunk.
 var sessionsOfChunk = chunkSize / sizeOf(3)
 
-// While the volume takes no writes, sessions begin, count, get new routes, have records and end. When the volume
-// takes writes again, the sessions that are left move into the file.
+// while the volume blocks, sessions begin, count, get new routes, have records and end. When it does not block
+// any more, the accounts of the remaining sessions move into the file.
 func TestSlowVolumeDelaysNoSession(t *testing.T) {
 	b := newBed(t, Options{Dir: t.TempDir(), Sessions: 10_000})
 	_, asked, proceed := b.stall()
 	defer proceed()
-	b.begin("ann") // takes a spare chunk, so one is to be mapped
+	b.begin("ann") // takes a spare chunk, so that another one must be mapped
 	stored := make(chan struct{})
 	go func() {
 		defer close(stored)
@@ -83,7 +83,7 @@ func TestSlowVolumeDelaysNoSession(t *testing.T) {
 	for range 4 * sessionsOfChunk {
 		a := b.begin("bob")
 		send(a, "media/echo", 3)
-		send(a, "media/"+strings.Repeat("long", 30), 4) // a name in a slot of its own size
+		send(a, "media/"+strings.Repeat("long", 30), 4) // the slot of the name has another size
 		all = append(all, a)
 	}
 	first := all[0]
@@ -128,7 +128,7 @@ func TestSlowVolumeDelaysNoSession(t *testing.T) {
 	}
 }
 
-// A slot of a chunk that is copied is free in the file too when it is free: the next process finds no session in it.
+// When a slot of a copied chunk is freed, its copy is freed too: the next process finds no session in it.
 func TestCopyOfAnEndedSession(t *testing.T) {
 	b := newBed(t, Options{Dir: t.TempDir()})
 	s := b.full()
@@ -153,7 +153,8 @@ func TestCopyOfAnEndedSession(t *testing.T) {
 	}
 }
 
-// A volume without room costs the records of a killed process until it has room, and nothing else. The log tells both.
+// While the volume is full, only the records after a kill of the process are lost. The log has a line when the volume
+// is full, and one when it has space again.
 func TestFullVolume(t *testing.T) {
 	var text strings.Builder
 	b := newBed(t, Options{Dir: t.TempDir(), HandOver: true, Log: slog.New(slog.NewTextHandler(&text, nil))})
@@ -194,11 +195,12 @@ func TestFullVolume(t *testing.T) {
 	}
 }
 
-// A part of the file that was never allocated costs no account in the others, also if the volume is full at the start.
+// If a part of the file was never allocated, the accounts in the other parts are kept, even if the volume is full at
+// the start.
 func TestVolumeWithAHole(t *testing.T) {
 	b := newBed(t, Options{Dir: t.TempDir()})
 	volume := b.full()
-	b.store() // asks for a chunk after those that are mapped
+	b.store() // requests a chunk after the mapped ones
 	hole := len(b.slots.chunks)
 	b.begin("ann")
 	b.store()
@@ -227,7 +229,7 @@ func TestVolumeWithAHole(t *testing.T) {
 	}
 }
 
-// holes is a volume that has no room for one chunk if it is to be mapped.
+// holes is a volume without space for one of the chunks.
 type holes struct {
 	volume
 	at int
@@ -240,7 +242,7 @@ func (h holes) Map(n int) ([]byte, error) {
 	return h.volume.Map(n)
 }
 
-// Neither a volume nor a collector that does not answer delays what Run does each second, or its end.
+// A volume or a collector that does not answer delays neither the work of Run in each second nor its end.
 func TestRunWaitsForNeitherVolumeNorCollector(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refreshed atomic.Int32
@@ -282,7 +284,7 @@ func TestRunWaitsForNeitherVolumeNorCollector(t *testing.T) {
 	})
 }
 
-// hangs is a collector that does not answer.
+// hangs is a collector that never answers.
 type hangs struct{ began chan struct{} }
 
 func (h hangs) Deliver(ctx context.Context, _ []Record) error {

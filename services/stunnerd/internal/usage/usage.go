@@ -1,14 +1,14 @@
 // Package usage counts what each session relays, so that an operator can bill by it.
 //
 // A session has one Account in each process that has had it. The counters of an account only grow, and are read for
-// records: an interim record once a minute, and a last one. A record that is delivered twice, late or not at all changes
-// no sum, if a consumer takes the highest values of each part of a session. A process that is killed leaves its
+// records: an interim record once a minute, and a last one. A consumer takes the highest values of each part of a
+// session, so a record that is delivered twice, late or not at all changes no sum. A process that is killed leaves its
 // accounts in a file, and the next one continues them or writes their last record.
 //
-// What users have relayed in the last hour is kept too, by minute, for Book.Hour. It is read from the accounts at the end
-// of a minute or of a session, and for a query.
+// The usage of the last hour is kept too, by minute, for Book.Hour. It is read from the accounts at the end of a minute
+// or of a session, and for a query.
 //
-// Nothing is done for a packet but to add to the counters of a route, once for each batch.
+// For each batch of packets, only the counters of a route are increased.
 //
 // # Files
 //
@@ -34,13 +34,13 @@ type ID [16]byte
 // String returns 32 hexadecimal digits.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
-// maxRoutes is the number of routes that an account counts: all but the last one by name, and the others together.
+// maxRoutes is the number of routes that an account counts. The last one stands for all routes beyond the others.
 const maxRoutes = 5
 
-// Others is the name of the routes beyond those that an account counts by name.
+// Others is the name for all routes that an account does not count by name.
 const Others = "others"
 
-// Identity is what an account tells about its session.
+// Identity is the part of an account that identifies its session.
 type Identity struct {
 	ID ID
 	// Gateway is NAMESPACE/NAME.
@@ -66,13 +66,14 @@ type Account struct {
 	settled time.Time
 	closed  atomic.Bool
 
-	// What follows is what the last hour contains of the account. Book.mu guards it.
+	// The following fields contain what the last hour already includes of the account. Book.mu guards them.
 
 	user    string
 	counted [maxRoutes]counted
 	// upUntil is the end of the counted time, in milliseconds since 1970.
 	upUntil int64
-	// begun reports whether the beginning is counted, and released whether another account may have the slot.
+	// begun reports whether the beginning of the session is counted. released reports whether the slot may be used for
+	// another account.
 	begun, released bool
 
 	mu    sync.Mutex
@@ -105,7 +106,7 @@ func (a *Account) Route(name string) *meter.Traffic {
 	return nil
 }
 
-// Because sets the reason of the end. The first one counts.
+// Because sets the reason of the end. Later calls are ignored.
 func (a *Account) Because(reason string) {
 	if a != nil {
 		a.slot.reason.CompareAndSwap(0, a.book.named(reason))
@@ -129,7 +130,7 @@ func (a *Account) Leave() {
 	}
 }
 
-// Reasons of the end of a session that no reason of package meter says.
+// Reasons of the end of a session that are not reasons of package meter.
 const (
 	// ByClient is the end that the client has requested.
 	ByClient = "client"

@@ -39,7 +39,8 @@ func refuseIf(failed bool, code stun.ErrorCode, reason meter.Reason) *refusal {
 // rule checks a request. It returns nil if the request passes.
 type rule func(g *Gate, r *request) *refusal
 
-// admission lists the rules for each method in the order in which they are checked. The first refusal is the answer.
+// admission lists the rules of each method in the order in which they are checked. The first refusal determines the
+// answer.
 var admission = map[stun.Method][]rule{
 	stun.MethodBinding: {unknownAttributes, bindingRate},
 	stun.MethodAllocate: append(authentication,
@@ -74,15 +75,16 @@ func bindingRate(g *Gate, r *request) *refusal {
 	return nil
 }
 
-// turnServed refuses TURN on a listener that serves STUN only, with 403. A 401 would make clients ask for credentials.
+// turnServed refuses TURN on a listener that serves only STUN, with 403. After a 401, clients would ask for
+// credentials.
 func turnServed(g *Gate, _ *request) *refusal {
 	return refuseIf(!g.policy.Load().serves(), stun.CodeForbidden, meter.STUNOnly)
 }
 
 // credentialPresent challenges a request without MESSAGE-INTEGRITY with 401, before its attributes are checked (RFC
-// 8489 §9.2.4, RFC 8656 §7.2). If the source address is forged, the answer goes to another host. So the challenge of a
-// request without any attribute, which no client sends, has no reason phrase: it is shorter than any other challenge,
-// and an attacker gains nothing by such requests.
+// 8489 §9.2.4, RFC 8656 §7.2). If the source address is forged, the answer goes to another host. So the challenge for a
+// request without any attribute has no reason phrase. No client sends such a request, and its challenge is shorter than
+// any other, so it does not amplify traffic.
 func credentialPresent(g *Gate, r *request) *refusal {
 	if r.Signed {
 		return nil
@@ -144,13 +146,13 @@ func guessesLeft(g *Gate, r *request) *refusal {
 const leeway = 5 * time.Second
 
 // credentialValid verifies the credential of a request. An unknown user, a wrong password and an expired credential get
-// the same 401, so that the answer does not tell which users exist. A revoked credential, malformed caveats, those of
-// another gateway and those of a later time get it too. A credential of a former authority is valid for an existing session. It is valid for a new
-// allocation only if Former.New is set.
+// the same 401, so that the answer does not tell which users exist. A revoked credential gets it too, and so do
+// malformed caveats, caveats of another gateway, and caveats whose time of issue is in the future. A credential of a
+// former authority is valid for an existing session. It is valid for a new allocation only if Former.New is set.
 //
-// A caveat that this release does not know gets 403. The request is authentic, and the server refuses to perform it (RFC
-// 8656 §19), because what it does not know it cannot enforce. A client must not ask for another credential by itself, as
-// it may after a 401.
+// A caveat that this release does not know gets 403. The request is authentic, but the server refuses to perform it
+// (RFC 8656 §19), because it cannot enforce an unknown caveat. After a 401, the client might request another credential
+// by itself.
 func credentialValid(g *Gate, r *request) *refusal {
 	username, _ := r.Value(stun.AttrUsername)
 	realm, _ := r.Value(stun.AttrRealm)
@@ -197,8 +199,8 @@ func credentialValid(g *Gate, r *request) *refusal {
 	return g.challenge(r, stun.CodeUnauthorized, reason)
 }
 
-// formerlyValid reports whether a credential was valid before a config change. Such a credential is not a guess, and
-// must not count against other clients behind the same address.
+// formerlyValid reports whether a credential was valid before a config change. Such a credential is not counted as a
+// guess, because a guess counts against other clients behind the same address.
 func formerlyValid(r *request, p *Policy, now time.Time) bool {
 	username, _ := r.Value(stun.AttrUsername)
 	for _, f := range p.Former {
@@ -304,8 +306,8 @@ func notRetiring(g *Gate, _ *request) *refusal {
 	return refuseIf(g.retiring.Load() || g.table.Draining(), stun.CodeInsufficientCapacity, meter.Draining)
 }
 
-// allocationExists refuses a request of a client without an allocation with 437. After a restart of the gateway its
-// clients then allocate again at once, and do not retransmit until a timeout.
+// allocationExists refuses a request of a client without an allocation with 437. So after a restart of the gateway, its
+// clients allocate again at once instead of retransmitting until a timeout.
 func allocationExists(_ *Gate, r *request) *refusal {
 	return refuseIf(r.flow == nil, stun.CodeAllocMismatch, meter.NoAllocation)
 }
@@ -316,7 +318,7 @@ func owner(_ *Gate, r *request) *refusal {
 	return refuseIf(r.username != r.flow.Username, stun.CodeWrongCredentials, meter.OtherUser)
 }
 
-// lifetimeReadable refuses a LIFETIME that does not have 32 bits with 400.
+// lifetimeReadable refuses a LIFETIME attribute whose length is not 32 bits, with 400.
 func lifetimeReadable(_ *Gate, r *request) *refusal {
 	v, ok := r.Value(stun.AttrLifetime)
 	return refuseIf(ok && len(v) != 4, stun.CodeBadRequest, meter.BadRequest)
@@ -442,9 +444,9 @@ func (g *Gate) challenge(r *request, code stun.ErrorCode, reason meter.Reason) *
 	return &refusal{code: code, reason: reason, attrs: []stun.Setter{realm, fresh}}
 }
 
-// realm returns the realm of a challenge: the current one, with one exception. A client derives its key from the realm
-// of the challenge, and a former authority with other passwords than the current one accepts them only with its own
-// realm. So a 438 for a request with the realm of such an authority repeats that realm.
+// realm returns the realm of a challenge: the current one, with one exception. The key of a client depends on the realm
+// of the challenge, so a former authority with other passwords accepts only its own realm. A 438 for a request with the
+// realm of such an authority repeats that realm.
 func (g *Gate) realm(r *request, code stun.ErrorCode, now time.Time) string {
 	p := g.policy.Load()
 	if sent, _ := r.Value(stun.AttrRealm); code == stun.CodeStaleNonce {

@@ -134,7 +134,7 @@ func TestDontFragment(t *testing.T) {
 			if send() == fragments {
 				t.Errorf("with a permission a whole datagram leaves: %t", !fragments)
 			}
-			time.Sleep(301 * time.Second) // the permission has ended
+			time.Sleep(301 * time.Second) // the permission has expired
 			v.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
 			if send() == fragments {
 				t.Errorf("with a channel a whole datagram leaves: %t", !fragments)
@@ -247,7 +247,7 @@ func TestExpiredCredentialRefreshesOnlyWithinTheGrace(t *testing.T) {
 		); got != 0 {
 			t.Fatalf("allocate: %d", got)
 		}
-		// The session was created with the credential that is expired by now.
+		// The credential of the session has expired meanwhile.
 		b.flow(c.addr).Username = old.Username
 		if got := codeOf(b.send(c, b.signed(c, old.Username, string(old.Password), stun.MethodRefresh))); got != want {
 			t.Errorf("refresh a minute after the end, grace %s: %d, want %d", grace, got, want)
@@ -255,7 +255,7 @@ func TestExpiredCredentialRefreshesOnlyWithinTheGrace(t *testing.T) {
 	}
 }
 
-// a credential is valid for the leeway after its expiry, for clients of a service whose clock is behind.
+// a credential is valid for the leeway after its expiry. The leeway is for an auth service whose clock is behind.
 func TestExpiryHasLeeway(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		p := policy()

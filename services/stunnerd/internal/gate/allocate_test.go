@@ -37,8 +37,8 @@ func TestRepeatedAllocateGetsTheSameAnswer(t *testing.T) {
 	}
 }
 
-// T-A4, T-A15: a retransmitted Allocate is authenticated: another user gets 441 without the relayed address, a wrong
-// password gets 401, once.
+// T-A4, T-A15: a retransmitted Allocate is authenticated. Another user gets 441 without the relayed address, and a
+// wrong password gets one 401.
 func TestRepeatedAllocateOfAnotherUser(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	p := policy()
@@ -104,7 +104,7 @@ func TestReservedPortsGoWithTheirAllocation(t *testing.T) {
 	})
 }
 
-// A RESERVATION-TOKEN is valid only for the user that has got it (RFC 8656 §7.2).
+// A RESERVATION-TOKEN is valid only for the user to which it was given (RFC 8656 §7.2).
 func TestReservedPortIsForItsUser(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		p := policy()

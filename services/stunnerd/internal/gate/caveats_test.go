@@ -48,7 +48,7 @@ func newMediaBed(t testing.TB) bed {
 	return b
 }
 
-// signedName returns the credential with a user name, whatever it contains.
+// signedName returns the credential with the given user name.
 func signedName(name string) credential.Credential {
 	mac := hmac.New(sha1.New, []byte(sharedSecret))
 	mac.Write([]byte(name))
@@ -57,12 +57,12 @@ func signedName(name string) credential.Credential {
 	}
 }
 
-// named returns the credential of ann with caveats in their text form. It is the same for an hour.
+// named returns the credential of ann with caveats in their text form. It does not change within an hour.
 func named(caveats string) credential.Credential {
 	return signedName(fmt.Sprint(time.Now().Truncate(time.Hour).Add(2*time.Hour).Unix(), ":ann", caveats))
 }
 
-// with makes a request with a credential.
+// with makes a request with the given credential.
 func (b bed) with(c *client, cred credential.Credential, m stun.Method, attrs ...stun.Setter) *stun.Message {
 	b.t.Helper()
 	return b.send(c, b.signed(c, cred.Username, string(cred.Password), m, attrs...))
@@ -126,7 +126,7 @@ func TestCaveatsOfAnAllocate(t *testing.T) {
 	}
 }
 
-// A credential reaches the peers of its routes only: by permissions, channels and Send indications.
+// With a credential, only the peers of its routes are reachable: by permissions, channels and Send indications.
 func TestCaveatOfRoutes(t *testing.T) {
 	for _, c := range []struct {
 		caveats string
@@ -147,7 +147,7 @@ func TestCaveatOfRoutes(t *testing.T) {
 			if !reached {
 				want = 403
 			}
-			if i == 3 { // no route at all
+			if i == 3 { // no route
 				why = meter.PeerDenied
 			}
 			before := b.refused(why)
@@ -170,7 +170,7 @@ func TestCaveatOfRoutes(t *testing.T) {
 				t.Errorf("%q: drops %v", c.caveats, b.meter.Drops())
 			}
 		}
-		// The list of denied peers is about routes. It does not contain what the credential denies.
+		// The list of denied peers is about routes. It does not contain peers that a caveat denies.
 		for _, d := range b.table.Denied(time.Time{}, time.Now()) {
 			if d.Peer.Addr() != netip.MustParseAddr("127.0.0.4") {
 				t.Errorf("%q: denied %v", c.caveats, d.Peer)
@@ -179,8 +179,8 @@ func TestCaveatOfRoutes(t *testing.T) {
 	}
 }
 
-// Media in both directions stops when the endpoints of the named route change, also if another route gets them, and goes
-// on when they are back.
+// When the endpoints of the named route change, media stops in both directions, even if another route gets these
+// endpoints. It continues when the endpoints are restored.
 func TestCaveatOfRoutesWhenEndpointsChange(t *testing.T) {
 	peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -213,7 +213,7 @@ func TestCaveatOfRoutesWhenEndpointsChange(t *testing.T) {
 			if b.dropped(meter.CaveatRoute) > refused {
 				return up, false
 			}
-			time.Sleep(5 * time.Millisecond) // polls counters, which have no event
+			time.Sleep(5 * time.Millisecond) // the counters have no event to wait for
 		}
 		t.Fatalf("the datagram of the peer is neither delivered nor dropped: %v", b.meter.Drops())
 		return up, false
@@ -263,7 +263,7 @@ func TestSessionKeepsItsCaveats(t *testing.T) {
 	}
 }
 
-// Of user_quota and the caveat the lower one applies. Reserved ports count.
+// The lower one of user_quota and the caveat applies. Reserved ports count.
 func TestCaveatOfAllocations(t *testing.T) {
 	for _, c := range []struct {
 		caveats string
@@ -306,8 +306,8 @@ func TestCaveatOfAllocations(t *testing.T) {
 	}
 }
 
-// The bytes of a credential are those of all its sessions, in both directions. The datagram that exceeds them is
-// dropped, the session ends, and no further one begins.
+// All sessions of a credential share its bytes, in both directions. The datagram that exceeds them is dropped, its
+// session ends, and no further session begins.
 func TestCaveatOfBytes(t *testing.T) {
 	b, cred, other := newMediaBed(t), named(":~1~B1000"), named(":~1~B1001")
 	first, second := newClient("192.0.2.1:1000"), newClient("192.0.2.1:1001")
@@ -324,7 +324,7 @@ func TestCaveatOfBytes(t *testing.T) {
 	if got := one.Session().Traffic.Tx.Bytes.Load() + two.Session().Traffic.Tx.Bytes.Load(); got != 800 {
 		t.Fatalf("%d bytes sent, want 800", got)
 	}
-	var o relay.Outbox // a batch: what fits is sent before the session ends
+	var o relay.Outbox // one batch: the datagrams that fit are sent before the session ends
 	o.Add(one, append([]byte{0x40, 0, 0, 200}, make([]byte, 200)...), time.Now())
 	o.Add(one, []byte{0x40, 0, 0, 1, 'x'}, time.Now())
 	o.Flush(time.Now())
@@ -344,7 +344,7 @@ func TestCaveatOfBytes(t *testing.T) {
 	b.allocates(first, other)
 }
 
-// A Send indication and the datagrams of a peer count too.
+// Bytes of Send indications and of datagrams of peers count too.
 func TestCaveatOfBytesCountsBothDirections(t *testing.T) {
 	peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -388,7 +388,7 @@ func TestCaveatOfBytesCountsBothDirections(t *testing.T) {
 	}
 }
 
-// Of session_byte_rate and the caveat the lower one applies, for each direction.
+// The lower one of session_byte_rate and the caveat applies, for each direction.
 func TestCaveatOfRate(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		for _, c := range []struct {
@@ -422,7 +422,7 @@ func TestCaveatOfRate(t *testing.T) {
 	})
 }
 
-// The limits of bytes are enforced in user space only.
+// Sessions with a byte limit are not forwarded in the kernel.
 func TestCaveatsOfBytesKeepASessionInUserSpace(t *testing.T) {
 	for caveats, want := range map[string]bool{
 		"": false, ":~1~Rmedia_a": false, ":~1~A1": false, ":~1~S1": true, ":~1~B1": true,
@@ -470,14 +470,14 @@ func TestRestoredSessionKeepsItsCaveats(t *testing.T) {
 		"2000000000:ann:~1~Rmedia_a:x": credential.ErrCaveatMalformed, "2000000000:ann:~1~X1": credential.ErrCaveatUnknown,
 		"2000000000:ann:~1~Rmedia_a": nil, "2000000000:ann": nil, "static": nil,
 	} {
-		// A release without caveats has stored all behind the expiry as the user id.
+		// In the journal of a release without caveats, the user id is everything after the expiry.
 		id := strings.TrimPrefix(name, "2000000000:")
 		got, err := nameOf(&session.Record{Username: name, UserID: id})
 		if !errors.Is(err, want) || err == nil && got.UserID != strings.Split(id, ":")[0] {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	const static = "2000000000:ann:~1~Rmedia_a" // the user name of a static credential has no parts
+	const static = "2000000000:ann:~1~Rmedia_a" // a static user name is not split
 	if got, err := nameOf(&session.Record{Username: static, UserID: static}); err != nil || !got.Caveats.IsZero() ||
 		got.UserID != static {
 		t.Errorf("static name: %+v, %v", got, err)
@@ -486,8 +486,8 @@ func TestRestoredSessionKeepsItsCaveats(t *testing.T) {
 
 var marker = regexp.MustCompile(`(^|:)~[0-9]+~`)
 
-// mayReachB is the model: a user name reaches route media/b if no field has a marker, or if its last field names media/b
-// or no route.
+// mayReachB is the model: a user name reaches route media/b if no field begins a caveat, or if its last field names
+// media/b or no route.
 func mayReachB(name string) bool {
 	if !marker.MatchString(name) {
 		return true
@@ -496,7 +496,7 @@ func mayReachB(name string) bool {
 	return regexp.MustCompile(`^~1~(.*~)?Rmedia_b(~|$)`).MatchString(last) || !strings.Contains(last, "~R")
 }
 
-// 10,000 user names that are mutated at random, and signed, reach no peer that the model does not allow.
+// 10,000 randomly changed and signed user names reach no peer that the model does not allow.
 func TestMutatedNamesDoNotWiden(t *testing.T) {
 	b, r := newMediaBed(t), rand.New(rand.NewPCG(3, 4))
 	b.Update(ofGateway(), media([]string{"127.0.0.1"}, "127.0.0.2"))

@@ -11,11 +11,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 )
 
-// first returns a first request of a client, which has no nonce.
+// first returns a first request of a client, without a nonce.
 func (v *virtual) first() []byte { return v.build(request4(stun.MethodAllocate), udp) }
 
-// T-10: behind an address that many clients share, a flood keeps no new client from its challenge, whether the flood
-// has one port or random ports, and one transaction ID or many. A client sends its request at most seven times.
+// T-10: behind an address that many clients share, every new client gets its challenge during a flood, whether the
+// flood uses one or random ports, and one or many transaction IDs. A client sends its request at most seven times.
 func TestFloodPreventsNoChallenge(t *testing.T) {
 	const perClient = 12_000 // 60,000 a second, and a client repeats after 200 ms
 	for name, flood := range map[string]func(v *virtual, dice *rand.Rand, i int) (*client, []byte){
@@ -62,7 +62,7 @@ func TestFloodPreventsNoChallenge(t *testing.T) {
 	}
 }
 
-// T-10: one socket behind a load balancer gets few answers, whatever it repeats, and the answers of a listener are
+// T-10: one socket behind a load balancer gets few answers, whatever it repeats. The number of answers of a listener is
 // bounded.
 func TestOneSocketGetsFewAnswers(t *testing.T) {
 	virtually(t, func(v *virtual) {
@@ -113,7 +113,7 @@ func TestListenersHaveTheirOwnChallenges(t *testing.T) {
 	})
 }
 
-// T-10: a session with an expired nonce gets a 438, however many requests other clients of its address send.
+// T-10: a session with an expired nonce gets a 438 during a flood of requests from its address.
 func TestFloodPreventsNoNewNonceOfASession(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		c := newClient("203.0.113.7:9")

@@ -8,8 +8,8 @@ import (
 )
 
 // classic handles a request of RFC 3489, which has no magic cookie. A Binding request over UDP is answered (RFC 5389
-// §12.2). RFC 8489 §11 demands 500 for any request over DTLS. RFC 3489 knows neither TURN nor streams, so that any
-// other request is malformed.
+// §12.2). RFC 8489 §11 demands 500 for any request over DTLS. RFC 3489 defines neither TURN nor streams, so any other
+// request is malformed.
 func (g *Gate) classic(r *request) {
 	switch {
 	case g.protocol == config.TURNDTLS:

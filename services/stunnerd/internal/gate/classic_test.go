@@ -20,8 +20,8 @@ func (b bed) classicRequest(method stun.Method, attrs ...stun.Setter) []byte {
 	return raw
 }
 
-// classicAnswer passes a request of RFC 3489 to the gate. It returns the type of the answer, its only attribute or
-// attributes, and their values. It checks the transaction ID and the length of the answer.
+// classicAnswer passes a request of RFC 3489 to the gate. It returns the type of the answer and its attributes with
+// their values. It checks the transaction ID and the length of the answer.
 func (b bed) classicAnswer(client interface {
 	receive([]byte, *Gate) []byte
 }, raw []byte) (uint16, map[stun.AttrType]string) {
@@ -156,8 +156,8 @@ func TestRequestsOfRFC3489AreLimited(t *testing.T) {
 	})
 }
 
-// T-10, A-01: a request without attributes is challenged, as any other request without MESSAGE-INTEGRITY. Its challenge
-// is the shortest.
+// T-10, A-01: a request without attributes is challenged like any other request without MESSAGE-INTEGRITY. Its
+// challenge is the shortest.
 func TestShortestChallenge(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	first := b.send(c, b.build(request4(stun.MethodAllocate), udp))

@@ -7,7 +7,7 @@ import (
 )
 
 // Version returns the transaction ID of the Allocate request of the session of a client, and the generation of the
-// session. It reports false without a session, and for one that another pod has not let go yet.
+// session. It reports false if there is no session, or if the session is provisional.
 func (g *Gate) Version(client netip.AddrPort) (allocated [12]byte, generation uint32, ok bool) {
 	f := g.flow(client)
 	if f == nil || f.waits.Load() || f.relay.Closed() {
@@ -16,10 +16,10 @@ func (g *Gate) Version(client netip.AddrPort) (allocated [12]byte, generation ui
 	return f.allocated, f.generation, true
 }
 
-// Copy returns the record of the session of a client over UDP in at most a number of bytes, for other pods that continue
-// the session if this one is lost. Checks to peers that the client has reached first are left out if there is no room.
-// Copy reports false for a session that would not continue: it has more channels and permissions than that, or the client
-// has sent no check, without which no peer takes the relayed address of another pod.
+// Copy returns the record of the session of a client over UDP, of at most the given size, from which another pod can
+// continue the session if this one is lost. Checks that do not fit are left out, the oldest first. Copy reports false
+// for a session that could not continue: its permissions and channels do not fit, or its client has sent no
+// connectivity check. Without a check, peers do not accept the relayed address of another pod.
 func (g *Gate) Copy(client netip.AddrPort, most int) (record []byte, ok bool) {
 	f := g.flow(client)
 	if f == nil || f.waits.Load() {
@@ -42,8 +42,8 @@ func (g *Gate) Copy(client netip.AddrPort, most int) (record []byte, ok bool) {
 	return nil, false
 }
 
-// GiveUp ends a session that another pod has taken over, if it is still the one of a version. The client gets no answer to
-// anything any more, and the journal forgets the session.
+// GiveUp ends the session of a client without an answer to the client, if the session still has the given version:
+// another pod has taken it over. The journal removes the session.
 func (g *Gate) GiveUp(client netip.AddrPort, allocated [12]byte, generation uint32) {
 	f := g.flow(client)
 	if f == nil || f.allocated != allocated || f.generation != generation {

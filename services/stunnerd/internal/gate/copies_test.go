@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// copyOf returns the copy of a session as another pod that takes it over has it.
+// copyOf returns the copy of a session as the pod has it that takes the session over.
 func (s *stored) copyOf(c *client, most int) *session.Record {
 	s.t.Helper()
 	b, ok := s.Copy(c.addr, most)
@@ -27,8 +27,8 @@ func (s *stored) copyOf(c *client, most int) *session.Record {
 	return &r
 }
 
-// another pod continues the session of a lost pod with its lifetime, permissions, channels and user. It sends nothing
-// before the client is reached, and then the nominating check.
+// another pod continues the session of a lost pod with its lifetime, permissions, channels and user. It sends
+// nothing before a datagram of the client has arrived, and then sends the nominating check.
 func TestSessionOfALostPodGoesOn(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := s.idle()
@@ -70,7 +70,7 @@ func TestSessionOfALostPodGoesOn(t *testing.T) {
 	})
 }
 
-// the pod that another one has replaced ends the session without a datagram to the client, and forgets it.
+// a replaced pod ends the session without a datagram to the client, and removes it from the journal.
 func TestReplacedPodGivesUp(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := s.idle()
@@ -98,8 +98,8 @@ func TestReplacedPodGivesUp(t *testing.T) {
 	})
 }
 
-// sessions that are expired or beyond a quota, or whose credential has unknown caveats, are not taken over, nor is any
-// by a pod that drains.
+// a session is not taken over if it is expired or exceeds a quota, if its credential has unknown caveats, or if
+// the pod drains.
 func TestRefusedTakeOvers(t *testing.T) {
 	for name, refuse := range map[string]func(next *stored, r *session.Record){
 		"draining": func(next *stored, _ *session.Record) { next.table.Drain() },
@@ -132,7 +132,7 @@ func TestRefusedTakeOvers(t *testing.T) {
 	}
 }
 
-// the copy of a session whose client does not nominate, because its peer controls, has the latest check.
+// if the peer of a client nominates, the copy has the latest check of the client.
 func TestCopyOfAClientThatDoesNotNominate(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c, _ := s.guest(1800)
@@ -149,8 +149,8 @@ func TestCopyOfAClientThatDoesNotNominate(t *testing.T) {
 	})
 }
 
-// a copy has the checks that fit. Sessions without a check, over connections, and of another pod that has
-// not let them go have none.
+// a copy has the checks that fit. There are no copies of sessions without a check, of sessions over connections,
+// and of provisional sessions.
 func TestWhatIsCopied(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := s.idle()
@@ -199,7 +199,7 @@ func TestWhatIsCopied(t *testing.T) {
 	})
 }
 
-// a session without a nominating check is not copied: no peer would take another relayed address.
+// a session without a nominating check is not copied, because no peer would accept another relayed address.
 func TestSessionWithoutACheckIsNotCopied(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c, _ := s.guest(600)

@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// a nonce is valid for an hour. Then the client gets a new one.
+// a nonce is valid for an hour. After that, the client gets a new one.
 func TestNonceLastsAnHour(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		nonce := v.nonce(newClient("192.0.2.1:1"))
@@ -36,8 +36,7 @@ func TestNonceLastsAnHour(t *testing.T) {
 	})
 }
 
-// T-13: an allocation can be created until the credential expires, plus leeway, and refreshed with the credential until
-// the end of the grace.
+// T-13: a credential creates allocations until it expires, plus leeway. It refreshes them until the end of the grace.
 func TestCredentialEndsToTheSecond(t *testing.T) {
 	const ttl = 600 * time.Second
 	requests := map[stun.Method][]stun.Setter{
@@ -86,8 +85,8 @@ func TestCredentialEndsToTheSecond(t *testing.T) {
 	}
 }
 
-// after a change of the password the earlier password creates no allocation, and refreshes a session until its
-// end. The new password refreshes the session too.
+// after a change of the password, the previous password creates no allocation, but refreshes a session until the
+// end of the session. The new password refreshes the session too.
 func TestFormerPasswordCarriesSessionsForAWhile(t *testing.T) {
 	const overlap = 10 * time.Minute
 	virtually(t, func(v *virtual) {
@@ -129,12 +128,12 @@ func TestFormerAuthorityBeginsSessionsForAWhile(t *testing.T) {
 	})
 }
 
-// speaker is a client that keeps its nonce and realm until a challenge has others.
+// speaker is a client that keeps its nonce and realm until a challenge contains others.
 type speaker struct {
 	*client
 	realm, password string
 	nonce           stun.Nonce
-	// keeps reports whether the client takes the nonce of a 438 and not its realm, as some clients do.
+	// keeps reports whether the client uses the nonce of a 438 but not its realm, as some clients do.
 	keeps bool
 }
 
@@ -160,7 +159,7 @@ func (v *virtual) says(s *speaker, method stun.Method, attrs ...stun.Setter) (co
 	return code, told
 }
 
-// speaker returns a client with an allocation of an hour.
+// speaker returns a client with an allocation whose lifetime is an hour.
 func (v *virtual) speaker(addr string, keeps bool) *speaker {
 	v.t.Helper()
 	a := v.policy.Load().Authority
@@ -172,7 +171,7 @@ func (v *virtual) speaker(addr string, keeps bool) *speaker {
 	return s
 }
 
-// authority sets the authority, and former authorities for ten minutes.
+// authority sets the current authority, and former authorities for ten minutes.
 func (v *virtual) authority(now credential.Authority, before ...credential.Authority) {
 	p := policy()
 	p.Authority = now
@@ -182,8 +181,8 @@ func (v *virtual) authority(now credential.Authority, before ...credential.Autho
 	v.Update(p, routes("127.0.0.1:<4000-4999>"))
 }
 
-// after a change of the realm a session can be refreshed without limit in the earlier realm, and in the new one,
-// which the next challenge has. In the earlier realm no allocation can be created.
+// after a change of the realm, a session can be refreshed without limit in the previous realm, and in the new
+// one, which the next challenge has. No allocation can be created in the previous realm.
 func TestSessionsOutliveTheirRealm(t *testing.T) {
 	for name, keeps := range map[string]bool{
 		"a client that keeps its realm": true, "a client that takes the new one": false,
@@ -221,8 +220,9 @@ func TestSessionsOutliveTheirRealm(t *testing.T) {
 	}
 }
 
-// after a change of realm and password a session can be refreshed with the earlier ones until the end of
-// the former authority. A 438 with the new realm would end it, because the earlier password is not valid there.
+// after a change of realm and password, a session can be refreshed with the previous realm and password
+// until Former.Until. A 438 with the new realm would end it, because the previous password is not valid in the new
+// realm.
 func TestRealmAndPasswordChange(t *testing.T) {
 	first := policy().Authority
 	other := first

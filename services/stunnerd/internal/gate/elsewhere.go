@@ -10,10 +10,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// elsewhere passes a message of a client without a session to the pod that has the session, if there may be such a pod. A
-// session that another pod has not let go yet is there.
-// A Binding or Allocate request is always handled by this pod. A Send indication of a client with a session shows the
-// path of the client, like ChannelData.
+// elsewhere passes a message of a client without a session to the pod that has the session, if there may be such a pod.
+// A provisional session counts as a session of the other pod. This pod always handles Binding and Allocate requests. A
+// Send indication of a client with a session shows the path of the client, like ChannelData.
 func (g *Gate) elsewhere(r *request, message []byte) bool {
 	switch r.Type.Method {
 	case stun.MethodRefresh, stun.MethodCreatePermission, stun.MethodChannelBind, stun.MethodSend:
@@ -48,7 +47,7 @@ func (g *Gate) follow(f *flow, from session.Client, message []byte, authentic bo
 	}
 }
 
-// Moved records that data of a client with a session has changed the path to the client.
+// Moved handles a change of the path to a client that ChannelData has caused.
 func (g *Gate) Moved(client netip.AddrPort, how session.Move) {
 	if f := g.flow(client); f != nil {
 		g.moved(f, how)
@@ -68,14 +67,14 @@ func (g *Gate) moved(f *flow, how session.Move) {
 	}
 }
 
-// held announces to other pods that this pod has the session of the client.
+// held announces the session of the client to the other pods.
 func (f *flow) held() {
 	if c, ok := f.Client.(session.Movable); ok {
 		c.Held()
 	}
 }
 
-// changed gives other pods a copy of the session.
+// changed sends the other pods a copy of the session.
 func (f *flow) changed() {
 	if c, ok := f.Client.(session.Movable); ok {
 		c.Changed()

@@ -21,7 +21,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// wire is a client, mostly over a connection, whose answers are not limited.
+// wire is a client without limits on its answers, usually over a connection.
 type wire struct {
 	*client
 	connected bool
@@ -29,9 +29,9 @@ type wire struct {
 
 func (w wire) Connected() bool { return w.connected }
 
-// F-03: several clients send any messages, signed and unsigned, in any order. A message has at most one answer, which
-// matches the request and is signed if it is a success. Only an authenticated client has a session, no datagram leaves
-// the routes, and nothing is left at the end. TestModel checks the content of answers.
+// F-03: several clients send any messages, signed and unsigned, in any order. A message has at most one answer. The
+// answer matches the request, and is signed if it is a success. Only an authenticated client has a session, no datagram
+// is sent to peers outside the routes, and nothing remains at the end. TestModel checks the content of answers.
 func FuzzReceive(f *testing.F) {
 	log := slog.New(slog.DiscardHandler)
 	engine, err := pionturn.New(1, log)
@@ -89,7 +89,7 @@ type sequence struct {
 	steps   int
 }
 
-// The messages of a step by letter. A capital letter sends the same message for the second client.
+// The messages of a step by letter. A capital letter sends the message from the second client.
 var sends = map[byte]struct {
 	method stun.Method
 	class  stun.MessageClass
@@ -107,12 +107,12 @@ var sends = map[byte]struct {
 }
 
 // step sends the message for the first bytes of a script: a letter of sends, a byte for client and signature, a length,
-// and so many bytes of further attributes. Any other letter sends the bytes themselves.
+// and further attributes of this length. Any other letter sends the bytes themselves.
 func (s *sequence) step(script []byte) (rest []byte) {
 	s.steps++
 	script = append(script, 0, 0, 0)[:max(3, len(script))]
 	letter, how, extra := script[0], script[1], min(int(script[2]), len(script)-3)
-	if script[2] == ' ' { // in the seeds
+	if script[2] == ' ' { // seeds have spaces
 		extra = 0
 	}
 	more, rest := script[3:3+extra], script[3+extra:]
@@ -163,7 +163,7 @@ const (
 	damaged
 )
 
-// check sends a message and checks the answer and the state.
+// check sends a message, and checks the answer and the state of the gate.
 func (s *sequence) check(c wire, b []byte, good bool) {
 	s.t.Helper()
 	before := s.g.Sessions()

@@ -70,7 +70,7 @@ type Policy struct {
 	Revoked *credential.Revocations
 }
 
-// refuses reports whether a credential is revoked. A static credential is not: its user name is the user id.
+// refuses reports whether a credential is revoked. A static credential cannot be revoked: its user name is the user id.
 func (p *Policy) refuses(username, userID string, caveats credential.Caveats, now time.Time) bool {
 	return userID != username &&
 		p.Revoked.Revoked(username, credential.Username{UserID: userID, Caveats: caveats}, now)
@@ -164,9 +164,11 @@ type flow struct {
 	// being handed over are dropped, so that its record stays valid.
 	changing sync.RWMutex
 	leaving  bool
-	// waiting reports whether other pods have not admitted the session yet. Its Allocate request has no answer then.
+	// waiting reports whether the session waits until other pods have admitted it. Until then, its Allocate request is
+	// not answered.
 	waiting atomic.Bool
-	// provisional ends a session that another pod has handed over and has not let go. It is nil for other sessions.
+	// provisional is the timer that ends a session if the pod that hands it over does not confirm the handover. It is
+	// nil for other sessions.
 	provisional *time.Timer
 	// waits is set while the session is provisional.
 	waits atomic.Bool
@@ -193,8 +195,8 @@ type Shared struct {
 
 // Quotas counts the sessions of users in all pods of a Gateway.
 type Quotas interface {
-	// Admit calls answer with whether the user of a session may have it, once: before it returns, or within half a second
-	// from another goroutine, or never when the process ends.
+	// Admit asks whether the user of a session may have it, and calls answer once: before Admit returns, or within half
+	// a second from another goroutine, or never when the process ends.
 	Admit(a session.Admission, answer func(ok bool))
 }
 
@@ -272,8 +274,8 @@ func (g *Gate) Relay(client netip.AddrPort) *relay.Relay {
 	return nil
 }
 
-// Owned is Relay without sessions of another pod that has not let them go yet: until then, the datagrams of the client
-// go to that pod.
+// Owned is Relay without provisional sessions: until the other pod confirms the handover of a session, the datagrams of
+// the client are passed to that pod.
 func (g *Gate) Owned(client netip.AddrPort) *relay.Relay {
 	if f := g.flow(client); f != nil && !f.waits.Load() {
 		return f.relay
@@ -306,8 +308,8 @@ func (g *Gate) Sessions() int {
 	return len(g.flows)
 }
 
-// Leave prepares Close for a process whose sessions another process may continue: from now on, the journal keeps a
-// session that ends, unless the client has requested the end.
+// Leave prepares Close for a process whose sessions another process may continue. From now on, the journal keeps the
+// sessions that end, except those that clients end.
 func (g *Gate) Leave() { g.leaving.Store(true) }
 
 // Stop says that the process ends. The caller calls Close next.

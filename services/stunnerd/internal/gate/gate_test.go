@@ -27,11 +27,11 @@ import (
 // G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// client is a transport that keeps the frames that are sent to it.
+// client is a transport that stores the sent frames.
 type client struct {
 	addr   netip.AddrPort
 	frames chan []byte
-	// meanwhile is called once, before the next frame is kept.
+	// meanwhile is called once, before the next frame is stored.
 	meanwhile func()
 	away      bool // uses another pod
 }
@@ -109,8 +109,7 @@ func routes(endpoints ...string) *cluster.View {
 	return cluster.NewView([]config.Cluster{{Name: "c", Type: config.Static, Endpoints: endpoints}}, []string{"c"})
 }
 
-// send passes a message to the gate and returns the answer, nil if there is none. The gate answers before Receive
-// returns.
+// send passes a message to the gate and returns the answer, or nil. The gate answers before Receive returns.
 func (b bed) send(c *client, raw []byte) *stun.Message {
 	b.t.Helper()
 	b.Receive(raw, c)

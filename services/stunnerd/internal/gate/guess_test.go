@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 )
 
-// guess sends wrong passwords and returns how many were answered, and how many were compared.
+// guess sends wrong passwords. It returns how many of them were answered, and how many were compared.
 func (v *virtual) guess(c *client, user string, times int) (answers, compared int) {
 	v.t.Helper()
 	for range times {
@@ -37,8 +37,8 @@ func (v *virtual) signsIn(addr string) bool {
 	return codeOf(v.send(c, v.signed(c, username, password, stun.MethodAllocate, udp))) == 0
 }
 
-// T-07: a source that guesses gets ten answers. Then no password of it is compared for a minute, not even the right
-// one. Other sources are not affected.
+// T-07: a source that guesses gets ten answers. After that, no password of the source is compared for a minute, not
+// even the right one. Other sources are not affected.
 func TestGuessingIsLockedForAMinute(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		guesser := newClient("203.0.113.7:1")
@@ -134,7 +134,7 @@ func TestSignedInUsersAreKnown(t *testing.T) {
 	})
 }
 
-// T-07: behind a load balancer one socket that guesses locks only its own port, and all of them together have a limit.
+// T-07: behind a load balancer, a socket that guesses locks only its own port. All of them together have a limit.
 func TestGuessingBehindALoadBalancer(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		v.guess(newClient("10.0.0.1:1"), username, 2000)
@@ -159,8 +159,8 @@ func TestGuessingBehindALoadBalancer(t *testing.T) {
 	})
 }
 
-// T-07: behind a load balancer a password that is not compared gets the answer to a wrong password, even if it is
-// right. So the client gives up at once, and the answer tells nothing.
+// T-07: behind a load balancer, a password that is not compared gets the answer to a wrong password, even if it is
+// right. So the client gives up at once, and the answer reveals nothing.
 func TestLockedPortOfAPrivateSourceIsAnsweredAlike(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		guesser := newClient("10.0.0.1:1")
@@ -217,7 +217,7 @@ func TestEphemeralNamesAreNeverLocked(t *testing.T) {
 	}
 }
 
-// T-07: a password that was valid before a config change is no guess.
+// T-07: a password that was valid before a config change is not counted as a guess.
 func TestFormerPasswordIsNotCountedAsAGuess(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		p := policy()

@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
-// provisionalTime is how long a session that another pod hands over waits until that pod has let it go.
+// provisionalTime is how long a session that another pod hands over waits until that pod confirms the handover.
 const provisionalTime = 5 * time.Second
 
 // Errors of Depart and Take.
@@ -95,10 +95,10 @@ func (d *Departure) Go(pass func([]relay.Datagram)) {
 	d.gate.end(d.flow, usage.Moved)
 }
 
-// Take continues the session of a client at another pod, with a new relay socket. former is the socket that peers use
-// until they take the new address. Nothing is sent until Confirm; a session without Confirm ends after provisionalTime. If
-// former is nil, that pod is lost: this pod is the owner at once, and the checks of the client are sent to the peers when
-// its first datagram has arrived.
+// Take continues the session of a client from another pod, with a new relay socket. former is the socket that peers use
+// until they have accepted the new address. Nothing is sent until Confirm. A session without Confirm ends after
+// provisionalTime. If former is nil, the other pod is lost: this pod is the owner at once, and the checks of the client
+// are sent to the peers when its first datagram has arrived.
 func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socket) error {
 	now := time.Now()
 	left := min(r.Until.Sub(now), time.Duration(r.Lifetime)*time.Second)
@@ -136,7 +136,7 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 		return err
 	}
 	if g.policy.Load().refuses(s.Username, s.UserID, s.Caveats, now) {
-		// Update ends the sessions that it finds, and this one may have come after it.
+		// The session may have been inserted after Update had searched for sessions.
 		g.end(f, usage.Unknown)
 		return ErrNotTaken
 	}
@@ -157,8 +157,8 @@ func (g *Gate) own(f *flow) {
 	}
 }
 
-// Taken returns the relay of a session that Take continues, while peers use a former socket for which is reports true, or
-// nil.
+// Taken returns the relay of a session that Take continues, if peers use a former socket for which is reports true.
+// Otherwise it returns nil.
 func (g *Gate) Taken(client netip.AddrPort, is func(former relay.Socket) bool) *relay.Relay {
 	f := g.flow(client)
 	if f == nil {

@@ -22,7 +22,7 @@ func (s *stored) successor() *stored {
 	return next
 }
 
-// former opens a socket in the place of that of another pod.
+// former opens a socket that stands for the socket of another pod.
 func (s *stored) former() relay.Socket {
 	s.t.Helper()
 	socket, err := s.net.Open(netip.MustParseAddr("127.0.0.9"), 0)
@@ -46,7 +46,7 @@ func transfer(t testing.TB, r *session.Record) *session.Record {
 	return &got
 }
 
-// idle returns a client whose peers with ICE are silent, so that its session can move without them.
+// idle returns a client whose peers use ICE and are silent, so that its session can move at once.
 func (s *stored) idle() *client {
 	s.t.Helper()
 	c, _ := s.guest(1800)
@@ -59,8 +59,8 @@ func (s *stored) idle() *client {
 	return c
 }
 
-// a session goes on at another pod with a new relayed address, and with its lifetime, permissions, channels and
-// user. Its requests are dropped while it leaves, and its former pod does not have it any more.
+// a session continues at another pod with a new relayed address, and with its lifetime, permissions, channels and
+// user. Its requests are dropped during the move. After that, the former pod does not have the session.
 func TestHandedOverSessionContinues(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := s.idle()
@@ -95,7 +95,7 @@ func TestHandedOverSessionContinues(t *testing.T) {
 		if n := next.meter.SessionsTaken.Load(); n != 1 {
 			t.Errorf("%d sessions counted", n)
 		}
-		time.Sleep(5 * time.Second) // no peer is in use
+		time.Sleep(5 * time.Second) // no peer is active
 		r := next.Relay(c.addr)
 		if r.Former() != nil || r.Session().Relay == d.Record.Relay && r.Session().Relay.IsValid() && next.net.Len() != 1 {
 			t.Errorf("the former socket is open: %d sockets", next.net.Len())
@@ -111,7 +111,7 @@ func TestHandedOverSessionContinues(t *testing.T) {
 	})
 }
 
-// a session that the former pod has not let go ends after some seconds, without a trace.
+// a provisional session without a confirmation ends after provisionalTime, and leaves nothing.
 func TestUnconfirmedSessionEnds(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := s.idle()
@@ -139,8 +139,8 @@ func TestUnconfirmedSessionEnds(t *testing.T) {
 	})
 }
 
-// until the former pod has let a session go, requests and indications of its client go to that pod, and data of
-// the client has no relay here. Then the session is here.
+// while a session is provisional, requests and indications of its client are passed to the former pod, and data
+// of the client has no relay here. After the confirmation, this pod handles them.
 func TestClientOfAnUnconfirmedSession(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := s.idle()
@@ -172,7 +172,7 @@ func TestClientOfAnUnconfirmedSession(t *testing.T) {
 	})
 }
 
-// a pod that drains or is full, a lifetime that is over and caveats that it does not know refuse a session.
+// a session is refused by a pod that drains or is full, if its lifetime is over, and if its caveats are unknown.
 func TestRefusedHandOvers(t *testing.T) {
 	for name, refuse := range map[string]func(next *stored, r *session.Record){
 		"draining":         func(next *stored, _ *session.Record) { next.table.Drain() },
@@ -207,7 +207,8 @@ func TestRefusedHandOvers(t *testing.T) {
 	}
 }
 
-// sessions over connections, and those with a peer in use that is not known to use ICE, stay and are not disturbed.
+// sessions over connections stay, and so do sessions with an active peer that may not use ICE. They are not
+// disturbed.
 func TestSessionsThatStay(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c, via := s.guest(600)

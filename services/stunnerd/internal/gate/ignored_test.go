@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// A-07, T-A9: attributes behind MESSAGE-INTEGRITY are ignored. They are counted if the request is authenticated.
+// A-07, T-A9: attributes after MESSAGE-INTEGRITY are ignored. They are counted if the request is authenticated.
 func TestAttributesBehindIntegrity(t *testing.T) {
 	const v4, v6 = "127.0.0.1", "::1"
 	family := number(stun.AttrRequestedAddressFamily, stunmsg.FamilyIPv6<<24)

@@ -11,8 +11,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// Reach returns the name of the cluster and the endpoint that allow the clients of this listener to reach a peer. If
-// none does, allowed is false and refused is the reason under which the requests or datagrams of a client are refused.
+// Reach returns the name of the cluster and the endpoint that allow clients of this listener to reach a peer. If no
+// route allows it, allowed is false, and refused is the reason with which requests or datagrams of a client are
+// refused.
 func (g *Gate) Reach(peer netip.AddrPort) (name string, at config.Endpoint, refused meter.Reason, allowed bool) {
 	p := g.policy.Load()
 	if !p.serves() {

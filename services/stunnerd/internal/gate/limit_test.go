@@ -14,7 +14,7 @@ import (
 // T-10: a source that does not use the nonces of its challenges gets few answers a second.
 func TestForgedSourcesGetFewAnswers(t *testing.T) { synctest.Test(t, forgedSources) }
 
-// forgedSources runs in a bubble, so no time passes during the flood.
+// forgedSources runs in virtual time, so no time passes during the flood.
 func forgedSources(t *testing.T) {
 	b := newBed(t)
 	requests := map[string][]byte{
@@ -54,7 +54,7 @@ func TestManyUsersBehindOneAddressAreServed(t *testing.T) {
 	}
 }
 
-// T-07: guesses of one user's password from many addresses get few answers too, and lock the user out nowhere.
+// T-07: guesses of one user's password from many addresses get few answers too, and do not lock the user out anywhere.
 func TestGuessingFromEverywhereIsAnsweredWithSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)

@@ -27,11 +27,11 @@ func (m *trial) lifetime() (attrs []stun.Setter, granted uint32) {
 	}
 }
 
-// wish is the content of an Allocate.
+// wish is the content of an Allocate request.
 type wish struct {
 	granted   uint32
 	transport uint32 // 0 for none
-	even, two bool   // EVEN-PORT, and with the next one
+	even, two bool   // EVEN-PORT, and whether it also reserves the next port
 	token     *relay.Token
 	family    byte // 0 for any
 	also      byte // ADDITIONAL-ADDRESS-FAMILY
@@ -70,7 +70,7 @@ func (m *trial) wish() (w wish, attrs []stun.Setter) {
 	return w, attrs
 }
 
-// token returns a token of the model, mostly that of the lowest port, or an unknown one.
+// token returns a token of the model, usually that of the lowest port, or an unknown token.
 func (m *trial) token() (token relay.Token) {
 	binary.BigEndian.PutUint64(token[:], m.rng.Uint64())
 	lowest := uint16(0)
@@ -147,14 +147,14 @@ func (al *modelAllocation) grant(seconds uint32) {
 	al.granted, al.ends = seconds, time.Now().Add(time.Duration(seconds)*time.Second)
 }
 
-// full reports whether the process has no place beyond more places.
+// full reports whether the process lacks capacity for this many more places.
 func (m *trial) full(more int) bool {
 	capacity := int(m.bounds.Capacity[session.Places])
 	return capacity > 0 && m.live()+len(m.reserved)+more >= capacity
 }
 
-// overQuota reports whether the user or the source has reached its quota, or the process its capacity, beyond more
-// places.
+// overQuota reports whether this many more places exceed the quota of the user or of the source, or the capacity of the
+// process.
 func (m *trial) overQuota(a *actor, l login, more int) bool {
 	users, sources := more, more
 	for _, r := range m.reserved {

@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// timePasses lets whole seconds pass, often until about the next deadline.
+// timePasses advances the clock by whole seconds, often to a moment near the next deadline.
 func (m *trial) timePasses(*actor) outcome {
 	seconds := 1 + m.rng.IntN(pick(m, 10, 100, 400))
 	if m.often(40) {
@@ -25,7 +25,7 @@ func (m *trial) timePasses(*actor) outcome {
 	return m.said(outcome{name: "time"}, "%d s pass", seconds)
 }
 
-// deadline returns the end of a random thing that the model holds.
+// deadline returns the end of a random item of the model.
 func (m *trial) deadline() time.Time {
 	var all []time.Time
 	for _, a := range m.actors {
@@ -46,7 +46,7 @@ func (m *trial) deadline() time.Time {
 	if len(all) == 0 {
 		return time.Time{}
 	}
-	slices.SortFunc(all, time.Time.Compare) // the order of maps does not depend on the seed
+	slices.SortFunc(all, time.Time.Compare) // the result must depend on the seed only, and not on the order of maps
 	return pick(m, all...)
 }
 
@@ -88,7 +88,7 @@ func (m *trial) hangUp(a *actor) outcome {
 	return m.said(outcome{name: "hang-up"}, "%s hangs up", a.name)
 }
 
-// garbage sends what is never answered: noise and responses.
+// garbage sends messages that are never answered: noise and responses.
 func (m *trial) garbage(a *actor) outcome {
 	raw := binary.BigEndian.AppendUint64(make([]byte, 12+4*m.rng.IntN(10)), m.rng.Uint64())
 	if m.often(50) {

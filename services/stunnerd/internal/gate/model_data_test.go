@@ -35,7 +35,7 @@ func (m *trial) somePeer(a *actor) peerFacts {
 	return pick(m, modelPeers...)
 }
 
-// knownPeer returns a peer with a permission or a channel of the client, if there is one, most of the time.
+// knownPeer usually returns a peer with a permission or a channel of the client, if there is one.
 func (m *trial) knownPeer(a *actor) peerFacts {
 	for range 4 {
 		if p := pick(m, modelPeers...); a.alloc != nil && (a.alloc.permits(p) || a.alloc.channelOf(p.at) != 0) {
@@ -88,7 +88,7 @@ func (al *modelAllocation) permit(p peerFacts) {
 func (m *trial) channelBind(a *actor) outcome {
 	peers, attrs := m.somePeers(a, m.mostly(1, 0, 2))
 	if a.alloc != nil && m.often(4) {
-		peers = []peerFacts{{at: a.alloc.relay}} // itself
+		peers = []peerFacts{{at: a.alloc.relay}} // the address of the client's own relay
 		attrs = []stun.Setter{addressAttr(stun.AttrXORPeerAddress, a.alloc.relay)}
 	}
 	n := pick[uint32](m, 0x4000, 0x4000, 0x4001, 0x4001, 0x4002, 0x4FFF, 0x7FFF, 0x7FFF, 0x3FFF, 0x8000, 0)
@@ -133,7 +133,7 @@ func (al *modelAllocation) channelOf(peer netip.AddrPort) uint16 {
 	return 0
 }
 
-// payload returns another payload in each step.
+// payload returns a different payload in each step.
 func (m *trial) payload() string {
 	return fmt.Sprint("step ", m.step, strings.Repeat(".", m.rng.IntN(5)))
 }
@@ -177,7 +177,7 @@ func (m *trial) channelData(a *actor) outcome {
 	n, payload := m.knownChannel(a), m.payload()
 	claimed, behind := len(payload), strings.Repeat("\x00", m.rng.IntN(3))
 	if m.often(4) {
-		claimed += 5 // a length beyond the end
+		claimed += 5 // longer than the frame
 	}
 	if r := m.Relay(a.addr); r != nil {
 		r.FromClient(fmt.Appendf(channelHeader(n, claimed), "%s%s", payload, behind))
@@ -196,7 +196,7 @@ func (m *trial) channelData(a *actor) outcome {
 	return m.said(o, "%s sends %q on channel %#x", a.name, payload, n)
 }
 
-// knownChannel returns the number of a bound channel, if there is one, most of the time.
+// knownChannel usually returns the number of a bound channel, if there is one.
 func (m *trial) knownChannel(a *actor) uint16 {
 	for range 4 {
 		if n := pick[uint16](m, 0x4000, 0x4001, 0x4002, 0x7FFF); a.alloc != nil && a.alloc.channels[n].peer.IsValid() {
@@ -214,14 +214,15 @@ func factsOf(peer netip.AddrPort) peerFacts {
 	return modelPeers[slices.IndexFunc(modelPeers, func(p peerFacts) bool { return p.at == peer })]
 }
 
-// peerSends makes a peer send to the current or former relay of a client. Data in a channel passes while the peer has a
-// permission, or was sent ChannelData within the lifetime of a permission: see TestPeerOfChannelMaySendFor300Seconds.
+// peerSends makes a peer send to the current or a former relay of a client. Data is sent in a channel while the peer
+// has a permission, or if ChannelData was sent to it within the lifetime of a permission: see
+// TestPeerOfChannelMaySendFor300Seconds.
 func (m *trial) peerSends(a *actor) outcome {
 	p, payload, to := m.knownPeer(a), m.payload(), a.relay
 	m.net.Peer(p.at).Send(to, payload)
 	o := outcome{name: "peer silence"}
 	if holder := m.holder(to); holder != nil {
-		a = holder // another client may have the port by now
+		a = holder // another client may have the port meanwhile
 	}
 	if a.alloc != nil && m.allows(p) {
 		n := a.alloc.channelOf(p.at)

@@ -8,10 +8,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 )
 
-// siege is a client that requests only challenges, or guesses passwords, several times at once.
+// siege is a client that only requests challenges or guesses passwords, several at a time.
 type siege struct {
 	by    *actor
-	flaw  flaw // or sound, to guess
+	flaw  flaw // sound means that the client guesses
 	times int
 }
 
@@ -24,7 +24,7 @@ type levels struct {
 	at               time.Time
 }
 
-// take adds a price to a level, unless the level would exceed most.
+// take adds a price to a level, unless the sum exceeds most.
 func take(level *time.Duration, price, most time.Duration) bool {
 	if *level+price > most {
 		return false
@@ -33,7 +33,7 @@ func take(level *time.Duration, price, most time.Duration) bool {
 	return true
 }
 
-// proven returns the tokens of a challenge whose nonce was used.
+// proven returns the tokens of a challenge whose nonce the client has used.
 func (m *trial) proven(a *actor) {
 	a.challenges = max(0, a.challenges-time.Second/10)
 	if a.alloc == nil {
@@ -75,8 +75,8 @@ func (m *trial) guessed(a *actor, l login) {
 	}
 }
 
-// sourcesCollide reports whether two clients or two sources share a bucket of a limit, which the model leaves out. It
-// uses up the limits, and waits until they are unused again.
+// sourcesCollide reports whether two clients or two sources share a bucket of a limit, which the model does not
+// include. It uses up the limits, and waits until they are full again.
 func (m *trial) sourcesCollide() (collide bool) {
 	uses := func(allow func() bool) (n int) {
 		for allow() {

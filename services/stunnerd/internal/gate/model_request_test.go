@@ -9,7 +9,7 @@ import (
 	"github.com/pion/stun/v2"
 )
 
-// flaw is an error in a request that is found before the content is checked.
+// flaw is an error in a request that the gate finds before it checks the content.
 type flaw string
 
 const (
@@ -37,7 +37,7 @@ func (m *trial) mint(user string, ttl time.Duration) login {
 	return login{username: c.Username, password: string(c.Password), user: user, expires: c.Expires, genuine: true}
 }
 
-// loginOf returns the credential for a request of a client, mostly the one that it has.
+// loginOf returns the credential for a request of a client, usually the one that the client has.
 func (m *trial) loginOf(a *actor) login {
 	switch m.rng.IntN(24) {
 	case 0:
@@ -59,8 +59,8 @@ func (m *trial) loginOf(a *actor) login {
 	return a.login
 }
 
-// vouched reports whether a credential is valid. A request of a session may have a former or an expired one for a
-// while.
+// vouched reports whether a credential is valid. In a request of a session it may be a former or an expired one for
+// some time.
 func (m *trial) vouched(l login, method stun.Method, live bool) bool {
 	now, goesOn := time.Now(), live && method != stun.MethodAllocate
 	if l.username == "ann" {
@@ -72,7 +72,8 @@ func (m *trial) vouched(l login, method stun.Method, live bool) bool {
 	return l.genuine && (!now.After(l.expires.Add(5*time.Second)) || goesOn && now.Before(l.expires.Add(m.grace)))
 }
 
-// request makes a request. judge returns the code for an authenticated request, and a check of a success.
+// request makes a request. judge returns the expected code for an authenticated request, and a check of a successful
+// answer.
 func (m *trial) request(
 	a *actor, method stun.Method, what fmt.Stringer, attrs []stun.Setter,
 	judge func(l login) (stun.ErrorCode, func(*stun.Message) error),
@@ -107,8 +108,8 @@ func (m *trial) request(
 	)
 }
 
-// nonceAtItsEnd reports whether the nonce expires in this second. It has the time of its creation in seconds, so the
-// result is not certain then.
+// nonceAtItsEnd reports whether the nonce expires in this second. The nonce contains seconds only, so the expected
+// result is not certain in this second.
 func (a *actor) nonceAtItsEnd() bool {
 	age := time.Since(a.born)
 	return age > time.Hour-time.Second && age < time.Hour+time.Second
@@ -149,8 +150,8 @@ func (m *trial) compose(a *actor, l login, method stun.Method, f flaw, attrs []s
 
 const silence stun.ErrorCode = -1
 
-// meet returns the code of a request before its content is checked (RFC 8489 §9.2.4), and the key that signs the answer
-// of an authenticated client.
+// meet returns the code that a request gets before its content is checked (RFC 8489 §9.2.4), and the key of the answer
+// to an authenticated client.
 func (m *trial) meet(a *actor, l login, method stun.Method, f flaw) (stun.ErrorCode, stun.MessageIntegrity) {
 	source := m.sources[a.addr.Addr()]
 	code := stun.ErrorCode(0)

@@ -29,7 +29,7 @@ var modelSeed = flag.Uint64("model.seed", 0, "the seed of TestModel; 0 takes a r
 
 const (
 	modelSequences = 200
-	modelSteps     = 500 // less than the milliseconds of a second: see trial.run
+	modelSteps     = 500 // less than 1,000: trial.run adds a millisecond in each step
 )
 
 // G-08: each run has every error code of the gate.
@@ -88,11 +88,11 @@ type trial struct {
 	seen   map[string]int
 	step   int
 	story  [15]event
-	last   *stun.Message // the request made last
+	last   *stun.Message // the latest request
 	siege  siege
 	actors []*actor
 
-	password string // of ann
+	password string // the password of ann
 	former   []former
 	grace    time.Duration
 	routes   map[string]bool
@@ -113,10 +113,10 @@ type actor struct {
 
 	login login
 	nonce stun.Nonce
-	born  time.Time // of the nonce
+	born  time.Time // the creation of the nonce
 	relay netip.AddrPort
 	alloc *modelAllocation
-	// challenges is the used part of the limit of its address and port, as of at.
+	// challenges is the used part of the limit of its address and port at the time at.
 	challenges time.Duration
 	at         time.Time
 }
@@ -159,22 +159,22 @@ type login struct {
 type modelAllocation struct {
 	username, user string
 	source         netip.Addr
-	wrong          int // wrong passwords on its 5-tuple in the name of its user
+	wrong          int // wrong passwords on its 5-tuple for its user
 	relay          netip.AddrPort
 	ends           time.Time
 	granted        uint32
 	permissions    map[netip.Addr]time.Time
 	channels       map[uint16]binding
-	// The request that created it.
+	// request created the allocation.
 	request *stun.Message
 	login   login
-	born    time.Time // of its nonce
+	born    time.Time // the creation of the nonce of request
 }
 
 type binding struct {
 	peer netip.AddrPort
 	ends time.Time
-	// heard is until when the peer may send because of ChannelData of the client.
+	// heard is the end of the time in which the peer may send because of ChannelData of the client.
 	heard time.Time
 }
 
@@ -186,11 +186,11 @@ type former struct {
 type reservedPort struct {
 	at    netip.AddrPort
 	ends  time.Time
-	owner *modelAllocation // it ends with the allocation that asked for it
+	owner *modelAllocation // the allocation that has reserved the port; the port is released with it
 }
 
-// The environment: a relay address of each family, and peers whose address, or address and port, or neither is allowed
-// by a route.
+// The environment: a relay address of each family, and peers. A route allows the address, or the address and port, or
+// neither.
 var (
 	relay4, relay6 = netip.MustParseAddr("203.0.113.200"), netip.MustParseAddr("2001:db8:f::200")
 	modelRoutes    = map[string][]string{
@@ -208,7 +208,7 @@ var (
 	}
 )
 
-// peerFacts is a peer, the route that allows its address, and whether the route allows its port too.
+// peerFacts is a peer, the route that allows its address, and whether this route allows its port too.
 type peerFacts struct {
 	at    netip.AddrPort
 	route string
@@ -252,7 +252,7 @@ func (m *trial) authority(password string) credential.Authority {
 	}
 }
 
-// configure makes the config that of the model.
+// configure applies the config of the model to the gate.
 func (m *trial) configure() {
 	p := &Policy{Authority: m.authority(m.password), RelayAddrs: []netip.Addr{relay4, relay6}, SessionGrace: m.grace}
 	for _, f := range m.former {
@@ -291,7 +291,7 @@ func (m *trial) run() {
 // outcome is the expected result of a step.
 type outcome struct {
 	name string
-	// to gets one frame, which check checks. Other clients get none.
+	// to is the client that gets one frame, which check checks. Other clients get no frame.
 	to    *actor
 	check func(frame []byte) error
 	// sent are the datagrams from relays.
@@ -376,7 +376,7 @@ func (m *trial) live() (n int) {
 	return n
 }
 
-// expire removes what has ended.
+// expire removes expired items.
 func (m *trial) expire() {
 	now := time.Now()
 	for _, a := range m.actors {
@@ -403,7 +403,7 @@ func (m *trial) expire() {
 	}
 }
 
-// modelActs are the steps with their share in per cent. The rest are Bindings.
+// modelActs are the steps with their share in percent. The remaining steps are Binding requests.
 var modelActs = []struct {
 	share int
 	do    func(*trial, *actor) outcome
@@ -424,7 +424,7 @@ func (m *trial) act(a *actor) outcome {
 		return m.request(m.siege.by, stun.MethodAllocate, words("at once"), []stun.Setter{udp}, nil)
 	}
 	if a.alloc == nil && m.often(60) {
-		return m.allocate(a) // most steps need one
+		return m.allocate(a) // most steps need an allocation
 	}
 	n := m.rng.IntN(100)
 	for _, step := range modelActs {
@@ -437,10 +437,10 @@ func (m *trial) act(a *actor) outcome {
 
 func pick[T any](m *trial, list ...T) T { return list[m.rng.IntN(len(list))] }
 
-// often returns true in so many per cent of the calls.
+// often returns true in this percentage of the calls.
 func (m *trial) often(percent int) bool { return m.rng.IntN(100) < percent }
 
-// mostly returns the usual value, and one of the others in ten per cent of the calls.
+// mostly returns the usual value, and in ten percent of the calls one of the others.
 func (m *trial) mostly(usual int, others ...int) int {
 	if m.often(10) {
 		return pick(m, others...)

@@ -9,8 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// S-15: the answer to a Binding request with PADDING is nearly as long, and never longer. It repeats nothing of the request,
-// because the source of that may be forged.
+// S-15: the answer to a Binding request with PADDING is nearly as long as the request, and never longer. It contains
+// nothing of the request, whose source may be forged.
 func TestPaddingOfBindingRequests(t *testing.T) {
 	b := newBed(t)
 	for _, source := range []string{"192.0.2.1:1000", "[2001:db8::1]:1000"} {
@@ -23,7 +23,7 @@ func TestPaddingOfBindingRequests(t *testing.T) {
 				t.Fatalf("%s, %d bytes: %s, %v", source, n, answer, err)
 			}
 			if n < mappedSize {
-				continue // as for a request without PADDING
+				continue // handled like a request without PADDING
 			}
 			if len(answer.Raw) > len(request) || len(answer.Raw) < min(len(request)-12, maxPadding) {
 				t.Errorf("%s: an answer of %d bytes to %d", source, len(answer.Raw), len(request))

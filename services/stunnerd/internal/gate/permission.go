@@ -37,9 +37,9 @@ type permission struct {
 // errPermissions is the error of reserve if the allocation would have more than MaxPermissions permissions.
 var errPermissions = errors.New("the allocation has as many permissions as it may have")
 
-// reserve makes room for permissions for the given peers: grant may add them. If some of them are new, or if the request
-// adds a channel, it charges the session for all its permissions and channels. The error is errPermissions or that of
-// session.Claim.Set. What exists already is never refused.
+// reserve makes room for permissions for the given peers, so that grant may add them. If some of them are new, or if
+// the request adds a channel, it charges the session for all its permissions and channels. The error is errPermissions
+// or an error of session.Claim.Set. Existing permissions and channels are never refused.
 func (p *permissions) reserve(peers []netip.AddrPort, channels int, channel bool, now time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

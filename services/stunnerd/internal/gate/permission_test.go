@@ -59,7 +59,7 @@ func tenNet(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 1)
 }
 
-// T-12: an expired permission does not count against the bound of an allocation.
+// T-12: an expired permission does not count against MaxPermissions.
 func TestExpiredPermissionsAreNotCounted(t *testing.T) {
 	var p permissions
 	now := time.Now()

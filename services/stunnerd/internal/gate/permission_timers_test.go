@@ -56,8 +56,8 @@ func TestPermissionLasts300Seconds(t *testing.T) {
 	}
 }
 
-// P-06: a channel lasts 600 s (RFC 8656 §12). Only ChannelBind refreshes it. Then number and peer are free at once: the
-// five minutes of §12 are a rule for clients.
+// P-06: a channel lasts 600 s (RFC 8656 §12). Only ChannelBind refreshes it. After that, number and peer can be bound
+// at once: the five minutes of §12 are a rule for clients.
 func TestChannelLasts600Seconds(t *testing.T) {
 	peer, other := peerAt("127.0.0.1:4000"), peerAt("127.0.0.1:4001")
 	cases := map[string]struct {
@@ -103,8 +103,8 @@ func TestChannelLasts600Seconds(t *testing.T) {
 	}
 }
 
-// Data that arrives during a ChannelBind is sent after the answer, because some clients drop ChannelData of a channel
-// that is not confirmed.
+// Data of a peer that arrives during a ChannelBind is sent to the client after the answer, because some clients drop
+// ChannelData of a channel that is not confirmed.
 func TestChannelIsAnsweredBeforeItIsUsed(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		c, via := v.guest(0)

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// inUse returns the memory that the heap and the stacks use, including what the allocator cannot use for other sizes.
+// inUse returns the memory of the heap and the stacks, including memory that the allocator cannot use for other sizes.
 func inUse() int64 {
 	var m runtime.MemStats
 	for range 2 {
@@ -26,7 +26,7 @@ func inUse() int64 {
 // entry, and of the epoll instance (Linux 6.1, /proc/slabinfo).
 const socketPrice = 3 << 10
 
-// crowd is a number of clients of one gate, each with an ephemeral credential of its own.
+// crowd is a number of clients of one gate, each with its own ephemeral credential.
 type crowd struct {
 	bed
 	clients []*client
@@ -59,7 +59,7 @@ func (c *crowd) do(i int, method stun.Method, attrs ...stun.Setter) stun.ErrorCo
 	return codeOf(c.send(by, c.signed(by, c.users[i], c.secrets[i], method, attrs...)))
 }
 
-// permit requests permissions for peers by their numbers, 16 in a request. It returns the first error code.
+// permit requests permissions for peers by their numbers, 16 in a request. It returns the first error code, or 0.
 func (c *crowd) permit(i, from, to int) stun.ErrorCode {
 	for at := from; at < to; at += 16 {
 		var attrs []stun.Setter
@@ -73,7 +73,7 @@ func (c *crowd) permit(i, from, to int) stun.ErrorCode {
 	return 0
 }
 
-// bindTo binds channels to peers by their numbers. It returns the first error code.
+// bindTo binds channels to peers by their numbers. It returns the first error code, or 0.
 func (c *crowd) bindTo(i, from, to int) stun.ErrorCode {
 	for n := from; n < to; n++ {
 		if code := c.do(i, stun.MethodChannelBind, channel(uint32(0x4000+n)), numbered(n)); code != 0 {
@@ -83,13 +83,13 @@ func (c *crowd) bindTo(i, from, to int) stun.ErrorCode {
 	return 0
 }
 
-// numbered is the peer of a number.
+// numbered returns the peer with a number.
 func numbered(n int) stun.Setter {
 	return peerAt(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}), 4000).String())
 }
 
-// what a session, its permissions and its channels hold is no more than what the ledger charges for them. One
-// half of the permissions is for peers with a channel.
+// the ledger charges at least the memory of a session, its permissions and its channels. Half of the permissions
+// are for peers with a channel.
 func TestPricesCoverMeasuredMemory(t *testing.T) {
 	const n = 100
 	c := newCrowd(t, n, func(i int) string { return fmt.Sprintf("192.0.2.%d:1000", i) })
@@ -124,14 +124,14 @@ func TestPricesCoverMeasuredMemory(t *testing.T) {
 	}
 }
 
-// T-12: a user with many permissions and channels is refused more with 508 while others are admitted and get theirs.
-// What the user has, it keeps and refreshes. The refusals are counted.
+// T-12: a user with many permissions and channels gets 508 for more, while other users get theirs. The user keeps and
+// refreshes its existing ones. The refusals are counted.
 func TestOneUserDoesNotTakeTheMemory(t *testing.T) {
 	c := newCrowd(t, 21, func(i int) string { return fmt.Sprintf("10.0.%d.1:%d", i/16, 1000+i) })
 	const memory = 2 << 20
 	c.table.SetBounds(session.Bounds{Capacity: session.Amounts{session.Places: 64, session.Memory: memory}})
 	greedy := 0
-	for i := range 16 { // with one address, but many user IDs
+	for i := range 16 { // one address, but many user IDs
 		if c.do(i, stun.MethodAllocate, udp) != 0 {
 			break
 		}

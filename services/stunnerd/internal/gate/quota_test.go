@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// podsQuota is the other pods of a Gateway. It keeps what they are asked, and the numbers that they are told.
+// podsQuota stands for the other pods of a Gateway. It records the questions and the reported numbers.
 type podsQuota struct {
 	asked   []session.Admission
 	answers []func(bool)
@@ -30,7 +30,7 @@ func (b bed) withPods(bounds session.Bounds) *podsQuota {
 	return q
 }
 
-// total returns the number of sessions that are told.
+// total returns the reported number of sessions.
 func (q *podsQuota) total() (n int64) {
 	for _, places := range q.told {
 		n += places
@@ -38,8 +38,8 @@ func (q *podsQuota) total() (n int64) {
 	return n
 }
 
-// T-12: the answer to an Allocate request waits until other pods have admitted or refused the session. A repeated request
-// gets no answer before, and the same one afterwards. A refused session ends.
+// T-12: the answer to an Allocate request waits until other pods have admitted or refused the session. A repeated
+// request gets no answer before, and the same answer afterwards. A refused session ends.
 func TestOtherPodsAdmitASession(t *testing.T) {
 	for _, ok := range []bool{true, false} {
 		b, c := newMediaBed(t), newClient("192.0.2.1:1000")
@@ -90,7 +90,8 @@ func TestOtherPodsAdmitASession(t *testing.T) {
 	}
 }
 
-// Other pods are asked only if a limit applies, with the lower one. Who holds its own quota here is refused at once.
+// Other pods are asked only if a limit applies, with the lowest limit. A user that has reached its quota in this pod is
+// refused at once.
 func TestWhenOtherPodsAreAsked(t *testing.T) {
 	for _, c := range []struct {
 		caveats string
@@ -126,7 +127,7 @@ func TestWhenOtherPodsAreAsked(t *testing.T) {
 		t.Errorf("%d above the quota of this pod, and other pods are asked %d times", got, len(q.asked))
 	}
 	q.answers[0](true)
-	// A quota that a config sets later counts the sessions that exist.
+	// A quota that is configured later counts the existing sessions.
 	b = newMediaBed(t)
 	q = b.withPods(session.Bounds{})
 	for i := range 2 {
@@ -143,7 +144,7 @@ func TestWhenOtherPodsAreAsked(t *testing.T) {
 	}
 }
 
-// A port that is reserved counts, and the session that uses it later is not counted twice and needs no admission.
+// A reserved port counts as a session. The session that uses it later is not counted again and needs no admission.
 func TestOtherPodsCountReservedPorts(t *testing.T) {
 	b, c, cred := newMediaBed(t), newClient("192.0.2.1:1000"), named("")
 	q := b.withPods(session.Bounds{UserSessions: 4})
@@ -170,7 +171,7 @@ func TestOtherPodsCountReservedPorts(t *testing.T) {
 	}
 }
 
-// A session that ends before other pods have answered is not counted, and an answer has no effect any more.
+// If a session ends before other pods have answered, it is not counted, and a later answer has no effect.
 func TestSessionEndsBeforeItIsAdmitted(t *testing.T) {
 	for _, ok := range []bool{true, false} {
 		b, c, cred := newMediaBed(t), newClient("192.0.2.1:1000"), named("")
@@ -189,12 +190,12 @@ func TestSessionEndsBeforeItIsAdmitted(t *testing.T) {
 	}
 }
 
-// A session that is handed over counts at one pod only: at the former owner until it has let the session go, and then at
-// the successor. A session that waits for admission is not handed over.
+// A session that is handed over counts at one pod only: at the former owner until it has confirmed the handover, and
+// then at the successor. A session that waits for admission is not handed over.
 func TestHandedSessionCountsOnce(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := s.idle()
-		here := s.withPods(session.Bounds{UserSessions: 2}) // counts the session that exists
+		here := s.withPods(session.Bounds{UserSessions: 2}) // counts the existing session
 		d, err := s.Depart(c.addr, none)
 		if err != nil {
 			t.Fatal(err)
@@ -225,7 +226,7 @@ func TestHandedSessionCountsOnce(t *testing.T) {
 	})
 }
 
-// requests makes a client allocate. It expects no answer.
+// requests makes a client send an Allocate request. It expects no answer.
 func (b bed) requests(c *client) {
 	b.t.Helper()
 	if m := b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp)); m != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// unreachable is a client to which nothing can be sent.
+// unreachable is a client to which every send fails.
 type unreachable struct {
 	*client
 	err error
@@ -26,7 +26,7 @@ type unreachable struct {
 
 func (u unreachable) Send([]byte) error { return u.err }
 
-// asks makes a request with the credential of ann, and asksWith with another one.
+// asks makes a request with the credential of ann. asksWith makes one with another credential.
 func (b bed) asks(c *client, method stun.Method, attrs ...stun.Setter) {
 	b.asksWith(c, username, password, method, attrs...)
 }
@@ -42,7 +42,7 @@ func (b bed) sends(c *client, attrs ...stun.Setter) {
 	b.send(c, b.build(append([]stun.Setter{stun.NewType(stun.MethodSend, stun.ClassIndication)}, attrs...)...))
 }
 
-// bounded changes the bounds of the sessions.
+// bounded changes the bounds of sessions.
 func bounded(bounds session.Bounds) func(b bed, c *client) {
 	return func(b bed, c *client) {
 		b.table.SetBounds(bounds)
@@ -51,7 +51,7 @@ func bounded(bounds session.Bounds) func(b bed, c *client) {
 	}
 }
 
-// asking makes a request of a client without an allocation, and asksMore one of a client with an allocation.
+// asking makes a request of a client without an allocation. asksMore makes one of a client with an allocation.
 func asking(method stun.Method, attrs ...stun.Setter) func(b bed, c *client) {
 	return func(b bed, c *client) { b.asks(c, method, attrs...) }
 }
@@ -63,7 +63,7 @@ func asksMore(method stun.Method, attrs ...stun.Setter) func(b bed, c *client) {
 	}
 }
 
-// allocatesWith requests allocations of several clients with caveats. The last one is c.
+// allocatesWith requests allocations of several clients with caveats. c is the last client.
 func allocatesWith(caveats ...string) func(b bed, c *client) {
 	return func(b bed, c *client) {
 		b.Update(ofGateway(), media([]string{"127.0.0.1"}, "127.0.0.2"))
@@ -77,7 +77,7 @@ func allocatesWith(caveats ...string) func(b bed, c *client) {
 	}
 }
 
-// sendsMuch sends two datagrams to a peer, and one byte is too much.
+// sendsMuch sends two datagrams to a peer. Together they are one byte over the limit.
 func sendsMuch(b bed, c *client, caveats string) {
 	b.with(c, named(caveats), stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
 	for range 2 {
@@ -85,7 +85,8 @@ func sendsMuch(b bed, c *client, caveats string) {
 	}
 }
 
-// reasonCauses make the gate, or the relay behind it, refuse or drop something for a reason.
+// reasonCauses has a function for each reason, which makes the gate or the relay refuse or drop something for this
+// reason.
 var reasonCauses = map[meter.Reason]func(b bed, c *client){
 	meter.Malformed: func(b bed, c *client) { b.send(c, []byte("GET / HTTP/1.1\r\n")) },
 	meter.BadFingerprint: func(b bed, c *client) {
@@ -228,7 +229,7 @@ func opened(b bed) relay.Socket {
 	return s
 }
 
-// Each reason is counted in the metric, and logged at the default level, without password and client.
+// Each reason is counted in the metric and logged at the default level. The log line has neither password nor client.
 func TestEveryReasonIsCountedAndLogged(t *testing.T) {
 	for reason, cause := range reasonCauses {
 		t.Run(reason.String(), func(t *testing.T) {

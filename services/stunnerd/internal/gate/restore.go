@@ -33,9 +33,9 @@ type sourced interface {
 	Away() bool
 }
 
-// store stores a session in the journal if the journal does not hold it. Sessions over connections are not stored,
-// because their connections end with the process. It reports whether the journal holds the session. The caller must
-// hold f.refreshing.
+// store stores a session in the journal, unless the journal already has it. Sessions over connections are not stored,
+// because their connections end with the process. It reports whether the journal has the session. The caller must hold
+// f.refreshing.
 func (g *Gate) store(f *flow) bool {
 	client, ok := f.Client.(sourced)
 	if g.journal == nil || !ok || f.Client.Connected() {
@@ -76,9 +76,9 @@ func (g *Gate) storeLifetime(f *flow) {
 	}
 }
 
-// Unstored returns the number of sessions that are not in the journal. connected are the sessions over connections.
-// lost are sessions over UDP that are not stored because of an error or because their user has used up its share of the
-// journal.
+// Unstored returns the numbers of sessions that are not in the journal. connected counts the sessions over connections.
+// lost counts the sessions over UDP that are not stored because of an error, or because their user has used up its
+// share of the journal.
 func (g *Gate) Unstored() (connected, lost int) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -128,7 +128,7 @@ func (g *Gate) nominated(r *relay.Relay, c session.Check) {
 	}
 }
 
-// checked gives other pods a copy of a session that has a new connectivity check.
+// checked sends other pods a copy of a session that has a new connectivity check.
 func (g *Gate) checked(r *relay.Relay) {
 	if f := g.flow(r.Session().Client.Addr()); f != nil && f.relay == r {
 		f.changed()
@@ -196,7 +196,7 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	f.held()
 }
 
-// continued returns the flow of a session that another process has created. The session ends after the time left.
+// continued returns the flow of a session that another process has created. The session ends after left.
 func (g *Gate) continued(
 	r *session.Record, client session.Client, name credential.Username, now time.Time, left time.Duration,
 ) *flow {
@@ -215,9 +215,9 @@ func (g *Gate) continued(
 	return f
 }
 
-// nameOf returns the user id and the caveats of a restored session. The caveats are in its user name, unless that is the
-// user name of a static credential, which is its user id too. A record of a release without caveats has them in the
-// user id. A session whose caveats this release does not accept is not restored, because they cannot be enforced.
+// nameOf returns the user id and the caveats of a restored session. The caveats are in its user name, unless that is
+// the user name of a static credential, which is its user id too. A record of a release without caveats has them in the
+// user id. A session with caveats that this release does not accept is not restored, because it cannot enforce them.
 func nameOf(r *session.Record) (credential.Username, error) {
 	plain := credential.Username{UserID: r.UserID}
 	if r.UserID == r.Username {

@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Source makes the client one over UDP.
+// Source makes the client a client over UDP.
 func (c *client) Source() []byte { return nil }
 
 func (c *client) At() netip.AddrPort { return c.Local() }
@@ -31,7 +31,7 @@ type connection struct{ *client }
 
 func (c connection) Connected() bool { return true }
 
-// stored is a virtual gate that has a journal.
+// stored is a gate in virtual time that has a journal.
 type stored struct {
 	*virtual
 	dir string
@@ -61,8 +61,8 @@ func (s *stored) open() {
 	})
 }
 
-// killed returns the gate of the process that follows a kill of this one. Its network has no socket. clients are those
-// that continue to send.
+// killed returns the gate of the next process after a kill. Its network has no socket. clients are the clients that
+// continue to send.
 func (s *stored) killed(clients ...*client) *stored {
 	s.t.Helper()
 	s.bed.stored()
@@ -81,7 +81,7 @@ func (s *stored) killed(clients ...*client) *stored {
 		}
 	}
 	next.open()
-	s.Gate.Close() // it would leave timers behind
+	s.Gate.Close() // its timers would remain
 	var saved []Saved
 	for _, e := range next.restored {
 		socket, err := next.net.Open(e.Relay.Addr(), e.Relay.Port())
@@ -100,7 +100,8 @@ func (s *stored) killed(clients ...*client) *stored {
 	return next
 }
 
-// A session goes on after the process was killed: with its relayed address, its permissions, its channels and its user.
+// A session continues after a kill of the process: with its relayed address, its permissions, its channels and its
+// user.
 func TestRestoredSessionContinues(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := newClient("192.0.2.1:1000")
@@ -168,7 +169,7 @@ func (m *movable) Follow(_ session.Client, _ []byte, authentic bool) session.Mov
 	return m.moves
 }
 
-// The journal contains whether a client uses another pod. A signed request moves the client; a Send indication and a
+// The journal contains whether a client uses another pod. A signed request moves the client. A Send indication and a
 // request with a wrong password do not.
 func TestPodOfAClientIsStored(t *testing.T) {
 	withJournal(t, func(s *stored) {
@@ -201,8 +202,8 @@ func TestPodOfAClientIsStored(t *testing.T) {
 	})
 }
 
-// Lifetimes do not begin anew: what a previous process has granted ends when it would have ended there, and a request to
-// this process prolongs it as usual.
+// A restart extends no lifetime: everything ends at the time that the previous process has granted, and a request to
+// the new process extends it as usual.
 func TestRestoredLifetimesEndInTime(t *testing.T) {
 	const peerAddr, channelAddr = "127.0.0.1:4000", "127.0.0.2:4001"
 	type ends struct{ allocation, permission, channel, installed time.Duration }
@@ -299,7 +300,7 @@ func TestEndedSessionsAreNotRestored(t *testing.T) {
 	})
 }
 
-// Quotas count restored sessions, and refuse none of them.
+// Restored sessions count against quotas, and are never refused because of quotas.
 func TestQuotasCountRestoredSessions(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		clients := []*client{newClient("192.0.2.1:1000"), newClient("192.0.2.1:1001")}
@@ -321,8 +322,8 @@ func TestQuotasCountRestoredSessions(t *testing.T) {
 	})
 }
 
-// The journal has the nominating check for each peer: the first one with the newest USERNAME, from a channel or a Send
-// indication. It is written within a second.
+// The journal has one nominating check for each peer, from a channel or a Send indication: the first check with the
+// newest USERNAME. It is written within a second.
 func TestNominatingChecksAreStored(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c, _ := s.guest(0)
@@ -362,12 +363,12 @@ func TestNominatingChecksAreStored(t *testing.T) {
 	})
 }
 
-// A client that changes the USERNAME or the peer of its checks in each packet causes few writes to the journal, and the
+// If a client changes the USERNAME or the peer of its checks in each packet, the journal is written rarely, and the
 // newest check is written within a second.
 func TestNominatingChecksAreLimited(t *testing.T) {
 	const seconds, rate = 3, 1000
 	for name, row := range map[string]struct {
-		peers int // of which checks are stored
+		peers int // the number of peers with a stored check
 		at    func(i int) (user, peer string)
 	}{
 		"another USERNAME": {1, func(i int) (string, string) { return fmt.Sprint("user:", i), "127.0.0.1:4000" }},
@@ -407,8 +408,8 @@ func TestNominatingChecksAreLimited(t *testing.T) {
 	}
 }
 
-// A session that is not in the journal is stored as a whole: because of an error, with the first change after it, and
-// because of the share of its user, with its next Refresh. Until then it counts as lost.
+// A session that could not be stored is stored completely later: after an error with its next change, and without a
+// share for its user with its next Refresh. Until then it counts as lost.
 func TestLostSessionIsStoredAgain(t *testing.T) {
 	for name, lose := range map[string]func(s *stored, lost func()) (found func()){
 		"the folder is in use": func(s *stored, lost func()) func() {
@@ -436,14 +437,14 @@ func TestLostSessionIsStoredAgain(t *testing.T) {
 				s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
 				s.Moved(c.addr, session.MovedAway)
 				c.away = true
-				synctest.Wait() // the goroutine of the request may store after its answer
+				synctest.Wait() // the goroutine of the request may write to the journal after its answer
 				found()
 				if connected, lost := s.Unstored(); connected != 0 || lost != 1 {
 					t.Errorf("unstored: %d connected, %d lost", connected, lost)
 				}
 				s.at(200 * time.Second)
 				s.must(c, stun.MethodRefresh, lifetime(1800))
-				synctest.Wait() // not s.bed.stored: without a file, no answer waits for the writer
+				synctest.Wait() // s.bed.stored would not do: without a file, no answer waits for the writer
 				if _, lost := s.Unstored(); lost != 0 {
 					t.Errorf("%d lost after the Refresh", lost)
 				}
@@ -471,7 +472,7 @@ func TestLostSessionIsStoredAgain(t *testing.T) {
 	}
 }
 
-// A channel that is bound again is stored with the time at which it was first bound.
+// A repeated ChannelBind does not change the stored time of the first binding.
 func TestChannelIsStoredWithItsFirstBinding(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c, _ := s.guest(1800)
@@ -486,7 +487,7 @@ func TestChannelIsStoredWithItsFirstBinding(t *testing.T) {
 	})
 }
 
-// Another process continues the sessions of a gate that a process leaves, except those that their clients end.
+// After Leave, another process continues the sessions of a gate, except those that their clients have ended.
 func TestLeftSessionsStayInTheJournal(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		stays, _ := s.guest(0)
@@ -506,7 +507,7 @@ type mute struct{ *client }
 
 func (mute) Send([]byte) error { return nil }
 
-// Requests of one client may be handled by several goroutines, because other pods forward them. Run with -race.
+// Several goroutines may handle requests of one client, because other pods forward them. Run with -race.
 func TestRequestsOfOneClientAtATime(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := newClient("192.0.2.1:1000")

@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// revoking returns the policy of ofGateway with revocations.
+// revoking returns the policy of ofGateway with the given revocations.
 func revoking(list ...credential.Revocation) *Policy {
 	p := ofGateway()
 	p.Revoked = credential.NewRevocations(list)
@@ -28,7 +28,7 @@ func revocationOf(user string) credential.Revocation {
 	return credential.Revocation{User: user, IssuedBefore: now, Until: now + 3600}
 }
 
-// A revocation refuses the credentials of its user that were issued before, in whatever form, and no others.
+// A revocation refuses all credentials of its user that were issued before it, in any form, and no others.
 func TestRevokedUser(t *testing.T) {
 	now := time.Now().Unix()
 	expiry := fmt.Sprint(now + 7200)
@@ -36,9 +36,9 @@ func TestRevokedUser(t *testing.T) {
 	for name, revoked := range map[string]bool{
 		expiry + ":ann":                         true,
 		"ann:" + expiry:                         true,
-		fmt.Sprint(now+400*24*3600, ":ann"):     true, // a service with other lifetimes may have issued it
+		fmt.Sprint(now+400*24*3600, ":ann"):     true, // a service with longer lifetimes may have issued it
 		expiry + ":ann:~1~A2":                   true,
-		expiry + ":ann:~1~X1":                   true, // a caveat that is unknown gives no time of issue
+		expiry + ":ann:~1~X1":                   true, // an unknown caveat contains no time of issue
 		issued(now - 1):                         true,
 		issued(1):                               true,
 		fmt.Sprint(expiry, ":ann:~1~N", now):    true, // issued earlier for a later time
@@ -49,12 +49,12 @@ func TestRevokedUser(t *testing.T) {
 		expiry + ":ann ":                        false,
 		expiry + ":%61nn":                       false,
 		expiry + ":ann%3A":                      false,
-		expiry + ":ann:":                        false, // another user id: the colon is a part of it
+		expiry + ":ann:":                        false, // another user id, which contains the colon
 		expiry + ":bob":                         false,
 		expiry + ":bob:~1~I1":                   false,
 		expiry:                                  false,
 		expiry + ":" + expiry + ":ann":          false,
-		fmt.Sprint(expiry, ":ann:~1~I", now, "~I", now): true, // malformed caveats give no time of issue
+		fmt.Sprint(expiry, ":ann:~1~I", now, "~I", now): true, // malformed caveats contain no time of issue
 	} {
 		b, c := newMediaBed(t), newClient("192.0.2.1:1000")
 		b.Update(revoking(revocationOf("ann")), routes())
@@ -76,8 +76,8 @@ func TestRevokedCredential(t *testing.T) {
 	b.allocates(newClient("192.0.2.1:1001"), other)
 }
 
-// A wrong password is not answered with the reason that the user is revoked, and a revocation ends with its Until, also
-// if no other config arrives.
+// The answer to a wrong password does not reveal that the user is revoked. A revocation ends at its Until, even if no
+// other config arrives.
 func TestRevocationsThatDoNotApply(t *testing.T) {
 	b, c := newMediaBed(t), newClient("192.0.2.1:1000")
 	b.Update(revoking(revocationOf("ann")), routes())
@@ -99,8 +99,8 @@ func TestRevocationsThatDoNotApply(t *testing.T) {
 	}
 }
 
-// The sessions of a revoked user have ended when Update returns, and each request for them is refused. Sessions of others
-// stay, and so do those with a credential that was issued later.
+// When Update returns, the sessions of a revoked user have ended, and requests for them are refused. Sessions of other
+// users stay, and so do sessions with a credential that was issued later.
 func TestUpdateEndsRevokedSessions(t *testing.T) {
 	b := newMediaBed(t)
 	again := named(fmt.Sprint(":~1~I", time.Now().Unix()+1))
@@ -114,7 +114,7 @@ func TestUpdateEndsRevokedSessions(t *testing.T) {
 	}
 	r := b.flow(old.addr).relay
 	p := revoking(revocationOf("ann"))
-	p.SessionGrace = time.Hour // which does not let a revoked credential in
+	p.SessionGrace = time.Hour // does not apply to a revoked credential
 	b.Update(p, routes())
 	if !r.Closed() || b.Sessions() != 2 || b.table.Len() != 2 || b.flow(old.addr) != nil {
 		t.Fatalf("closed: %t, sessions: %d", r.Closed(), b.Sessions())
@@ -138,7 +138,7 @@ func TestUpdateEndsRevokedSessions(t *testing.T) {
 	b.allocates(old, named(""))
 }
 
-// An allocation that is made while the revocation arrives does not survive it.
+// An allocation that is created while the revocation arrives ends.
 func TestRevocationDuringAllocations(t *testing.T) {
 	b, cred := newMediaBed(t), named("")
 	const clients = 64
@@ -160,7 +160,8 @@ func TestRevocationDuringAllocations(t *testing.T) {
 	}
 }
 
-// The session of a revoked user is not restored from the journal, and a restored one ends when the config arrives.
+// The session of a revoked user is not restored from the journal. If it was restored before the config arrives, it ends
+// then.
 func TestRevokedSessionIsNotRestored(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		s.Update(ofGateway(), routes())

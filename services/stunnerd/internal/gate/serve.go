@@ -105,7 +105,7 @@ func (g *Gate) reply(r *request, answer []byte, err error) {
 // stores reports whether sessions of a client are stored in the journal.
 func (g *Gate) stores(client session.Client) bool { return g.journal != nil && !client.Connected() }
 
-// sendStored sends the answer to a request when what it has changed is in the journal.
+// sendStored sends the answer to a request when the change of the request is in the journal.
 func (g *Gate) sendStored(client session.Client, answer []byte, err error, answered func()) {
 	g.journal.After(func() {
 		defer answered()
@@ -115,10 +115,10 @@ func (g *Gate) sendStored(client session.Client, answer []byte, err error, answe
 }
 
 // await answers an Allocate request when the pods of the Gateway have decided whether the user may have the session. A
-// session that they refuse ends. Until then the session exists, because the answer must not wait for its relay socket too.
+// refused session ends. The session exists meanwhile, so that the answer does not also wait for its relay socket.
 func (g *Gate) await(r *request, answer []byte, err error) {
 	f, client, over := r.begun, r.client, overQuota(r.admission.Over)
-	answer = bytes.Clone(answer) // the next answer to r has the same memory, and r is reused
+	answer = bytes.Clone(answer) // r and the memory of its answer are reused
 	refused, refusedErr := r.refusal(over)
 	refused = bytes.Clone(refused)
 	note := g.note(r, over)
@@ -141,7 +141,7 @@ func (g *Gate) await(r *request, answer []byte, err error) {
 	})
 }
 
-// begin counts a session that is not refused any more.
+// begin counts an admitted session.
 func (g *Gate) begin(f *flow) {
 	g.table.Settle(f.Session)
 	g.log.Debug("session started", "relay", f.Session.Relay)
@@ -164,7 +164,7 @@ func (g *Gate) retransmitted(r *request) bool {
 		}
 	}
 	if f.waiting.Load() {
-		return true // the original request gets an answer
+		return true // the original request will be answered
 	}
 	answer, err := f.allocatedAnswer(r)
 	g.reply(r, answer, err)
@@ -211,9 +211,9 @@ func (g *Gate) drop(client session.Client, why meter.Reason) {
 func (f *refusal) Error() string { return f.reason.String() }
 
 // binding returns the address of the client. Clients of RFC 3489 support only MAPPED-ADDRESS (RFC 5389 §12.2). If the
-// request has PADDING, so has the answer (RFC 5780 §7.6): this shows whether the path passes long packets in both
-// directions. The answer is not longer than the request, whose source may be forged, and contains nothing of it. If
-// PADDING is shorter than the address in the answer, the answer has none.
+// request has PADDING, the answer has it too (RFC 5780 §7.6). So a client can find out whether the path passes long
+// packets in both directions. The answer is not longer than the request, and contains nothing of it, because the source
+// may be forged. If PADDING is shorter than the address in the answer, the answer has none.
 func (g *Gate) binding(r *request) ([]byte, error) {
 	mapped := stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: r.client.Addr()}
 	if r.Classic {
@@ -277,7 +277,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		return nil, g.challenge(r, stun.CodeUnauthorized, meter.RevokedCredential)
 	}
 	f.held()
-	f.refreshing.Lock() // the client may have sent a Refresh already
+	f.refreshing.Lock() // the client may already have sent a Refresh
 	g.store(f)
 	f.refreshing.Unlock()
 	if waits {
@@ -568,7 +568,7 @@ func (g *Gate) indication(r *request) {
 		return
 	}
 	if f.relay.Permitted(peers[0]) || f.permitted.restored(peers[0].Addr(), time.Now()) ||
-		whole && f.allocation.Permitted(peers[0]) { // the engine does not know DONT-FRAGMENT
+		whole && f.allocation.Permitted(peers[0]) { // the engine does not handle DONT-FRAGMENT
 		f.relay.Send(data, peers[0], whole)
 		return
 	}

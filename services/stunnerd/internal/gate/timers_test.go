@@ -25,7 +25,7 @@ func TestAllocationLastsAsLongAsGranted(t *testing.T) {
 	}
 }
 
-// lasts expects that an allocation exists until a moment and not longer.
+// lasts checks that an allocation exists until a moment and not longer.
 func (v *virtual) lasts(c *client, via netip.AddrPort, ends time.Duration) {
 	v.t.Helper()
 	v.at(ends - time.Second/2)
@@ -50,15 +50,15 @@ func (v *virtual) gone(c *client, via netip.AddrPort) {
 	}
 }
 
-// A request at the moment of the end gets success or 437, and the process survives. pion/turn panics if its own timer
-// ends an allocation while it creates a permission: see renewalInterval of pionturn.
+// A request at the moment of the end gets success or 437, without a panic. pion/turn panics if its own timer ends an
+// allocation while it creates a permission: see renewalInterval of pionturn.
 func TestCreatePermissionWhileAnAllocationEnds(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		v.Update(policy(), routes("10.0.0.0/8"))
 		const clients, peers = 100, 256
 		for round := range 10 {
 			end := time.Now().Add(defaultLifetime * time.Second)
-			asks := map[*client][]byte{} // prepared, so that only the gate works at the moment of the end
+			asks := map[*client][]byte{} // built before, so that only the gate works at the moment of the end
 			for i := range clients {
 				c := newClient(fmt.Sprintf("192.0.2.%d:%d", 1+i, 1000+round))
 				v.must(c, stun.MethodAllocate, udp)
@@ -86,7 +86,7 @@ func TestCreatePermissionWhileAnAllocationEnds(t *testing.T) {
 	})
 }
 
-// Only the gate ends a session: the engine keeps the allocation, even if the gate is half an hour late.
+// Only the gate ends a session. The engine keeps the allocation, even if the gate is half an hour late.
 func TestEngineDoesNotEndSessions(t *testing.T) {
 	for _, granted := range []time.Duration{600 * time.Second, 3000 * time.Second, 3600 * time.Second} {
 		t.Run(granted.String(), func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestEngineDoesNotEndSessions(t *testing.T) {
 	}
 }
 
-// A Refresh at the moment of the end gets success, and then the session lasts, or 437.
+// A Refresh at the moment of the end gets success, and the session continues, or it gets 437.
 func TestRefreshAtTheMomentOfTheEnd(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		granted := map[*client]bool{}

@@ -22,14 +22,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// virtual is a gate in virtual time, whose relays have peers in memory.
+// virtual is a gate in virtual time. The peers of its relays are in memory.
 type virtual struct {
 	bed
 	net   *relaytest.Network
 	began time.Time
 }
 
-// virtually runs a test in virtual time. Then it waits until all lifetimes are over, and checks that no session,
+// virtually runs a test in virtual time. At the end it waits until all lifetimes are over, and checks that no session,
 // allocation, socket or goroutine is left. synctest waits for the goroutines.
 func virtually(t *testing.T, test func(v *virtual)) {
 	t.Helper()
@@ -51,7 +51,7 @@ func newVirtual(t *testing.T) *virtual {
 	return anotherVirtual(t, time.Now())
 }
 
-// anotherVirtual returns a gate in a test that began earlier.
+// anotherVirtual returns a second gate that shares the virtual clock of a running test.
 func anotherVirtual(t *testing.T, began time.Time) *virtual {
 	log := slog.New(slog.DiscardHandler)
 	engine, err := pionturn.New(2, log)
@@ -105,7 +105,7 @@ func (v *virtual) expect(want stun.ErrorCode, c *client, method stun.Method, att
 	}
 }
 
-// guest returns a client with an allocation of so many seconds, or the default for 0, and its relayed address.
+// guest returns a client with an allocation, and its relayed address. The lifetime is in seconds; 0 means the default.
 func (v *virtual) guest(seconds uint32) (*client, netip.AddrPort) {
 	v.t.Helper()
 	c := newClient("192.0.2.1:1000")
@@ -119,7 +119,7 @@ func (v *virtual) guest(seconds uint32) (*client, netip.AddrPort) {
 
 func lifetime(seconds uint32) stunmsg.Number { return number(stun.AttrLifetime, seconds) }
 
-// ways are the directions in which data passes.
+// ways are the directions in which data is relayed.
 type ways struct{ toPeer, toClient bool }
 
 var (
@@ -162,14 +162,14 @@ func data(payload string) stun.RawAttribute {
 	return stun.RawAttribute{Type: stun.AttrData, Value: []byte(payload)}
 }
 
-// arrived reports whether the peer has got the data.
+// arrived reports whether the peer has received the data.
 func (v *virtual) arrived(via netip.AddrPort, peer relaytest.Peer) bool {
 	synctest.Wait()
 	got := peer.Got()
 	return len(got) == 1 && got[0].From == via && got[0].Payload == "there"
 }
 
-// answer sends data of the peer and returns what the client gets, or nil.
+// answer sends data of the peer, and returns what the client receives, or nil.
 func (v *virtual) answer(c *client, via netip.AddrPort, peer relaytest.Peer) []byte {
 	peer.Send(via, "back")
 	synctest.Wait()
@@ -181,7 +181,7 @@ func (v *virtual) answer(c *client, via netip.AddrPort, peer relaytest.Peer) []b
 	}
 }
 
-// carries compares the directions in which data passes.
+// carries compares the directions in which data is relayed.
 func (v *virtual) carries(what string, got, want ways) {
 	v.t.Helper()
 	if got != want {

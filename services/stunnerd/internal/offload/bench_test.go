@@ -22,8 +22,8 @@ func statistics(t testing.TB) {
 	t.Cleanup(func() { _ = os.WriteFile(name, []byte(strings.TrimSpace(string(before))), 0) })
 }
 
-// BenchmarkProgram reports the run time of the programs for a packet: the mean, and the best of 20 batches, because the
-// kernel counts interrupts and other virtual machines too.
+// BenchmarkProgram reports the run time of the programs for a packet: the mean, and the shortest of 20 batches, because
+// the kernel also counts interrupts and other virtual machines.
 func BenchmarkProgram(b *testing.B) {
 	statistics(b)
 	for _, s := range setups() {

@@ -20,7 +20,7 @@ type packet struct {
 	class   byte // type of service or traffic class
 	ttl     byte // or hop limit
 	payload []byte
-	// partial means that the network card was to complete the checksum.
+	// partial means that the network card was expected to complete the checksum.
 	partial bool
 }
 
@@ -30,7 +30,7 @@ type capture struct {
 	ended atomic.Bool
 
 	mu            sync.Mutex
-	full, partial int // datagrams with a checksum, and with that of the pseudo header
+	full, partial int // datagrams with a checksum, and datagrams with the checksum of the pseudo header only
 	err           error
 	last          packet
 }
@@ -51,7 +51,7 @@ func (s *space) capture(t testing.TB) *capture {
 	if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 32<<20); err != nil {
 		t.Fatal(err)
 	}
-	// A blocked recvmsg does not end with its descriptor.
+	// Closing the descriptor does not end a blocked recvmsg.
 	pause := unix.NsecToTimeval((50 * time.Millisecond).Nanoseconds())
 	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &pause); err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func (c *capture) read() {
 	}
 }
 
-// take waits for n datagrams, and returns the counts since the last call, the last datagram and an error for wrong
+// take waits for n datagrams. It returns the counts since the last call, the last datagram, and an error for wrong
 // checksums.
 func (c *capture) take(n int) (full, partial int, last packet, err error) {
 	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {

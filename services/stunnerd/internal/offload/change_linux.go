@@ -115,7 +115,7 @@ func (c *changes) add(kind uint16, m []byte) {
 	switch {
 	case (kind == unix.RTM_NEWLINK || kind == unix.RTM_DELLINK) && len(m) >= unix.SizeofIfInfomsg:
 		p.links = true
-		if m[0] == unix.AF_UNSPEC { // not AF_BRIDGE, which is about the state of a port in its bridge
+		if m[0] == unix.AF_UNSPEC { // and not AF_BRIDGE, whose messages are about ports of bridges
 			c.link(kind == unix.RTM_DELLINK, parseLink(m))
 		}
 	case (kind == unix.RTM_NEWADDR || kind == unix.RTM_DELADDR) && len(m) >= unix.SizeofIfAddrmsg:
@@ -172,8 +172,8 @@ func (c *changes) address(removed bool, m []byte) {
 		c.addresses[a] = flags
 	}
 	c.pending.interfaces[a.index] = struct{}{}
-	// With an address, the kernel removes the routes of all interfaces that have it as preferred source, without a
-	// message. The source address of IPv6 packets may be one of another interface.
+	// With the address, the kernel removes the routes of all interfaces that have it as preferred source, without a
+	// message. IPv6 packets may have a source address of another interface.
 	if removed && !six || six && global {
 		c.pending.everything = true
 	}

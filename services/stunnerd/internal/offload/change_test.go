@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A call stays in the kernel while the network changes continuously, as on a node with many pods: changes that concern
-// neither client nor peer have no effect, and those that may concern both have one at most once a calmInterval.
+// A call stays in the kernel while the network changes continuously, as on a node with many pods. Changes that concern
+// neither client nor peer have no effect. Changes that may concern both have an effect at most once a calmInterval.
 func TestContinuousChanges(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name       string
-		everything bool // may be concerned
+		everything bool // the change may concern both
 		kind       uint16
 		each       func(other uint32, n byte) [][]byte // the parts of change n
 	}{
@@ -63,11 +63,11 @@ func TestContinuousChanges(t *testing.T) {
 					t.Error("lost")
 				}
 			}
-			effects := 1 // a report of the interfaces that the test has made may be late
+			effects := 1 // the report of the interfaces of the test may be late
 			if c.everything {
 				effects += 1 + int(time.Since(started)/calmInterval)
 			}
-			// For each effect the programs learn twice, from two packets of each direction.
+			// For each effect the programs learn the path twice, from two packets of each direction.
 			most := uint64(2 * 2 * effects)
 			user := r.do(t, "state").User.minus(before.User)
 			t.Logf("%d changes, %d packets up and %d down of %d in user space, at most %d are expected",
@@ -115,7 +115,7 @@ func TestChanges(t *testing.T) {
 	client, peer := netip.MustParseAddr("10.77.1.2"), netip.MustParseAddr("fd77:2::2")
 	for name, c := range map[string]struct {
 		messages     []byte
-		client, peer bool // is concerned
+		client, peer bool // whether the change concerns them
 	}{
 		"interface without its carrier":   {linkMessage(unix.RTM_NEWLINK, 8, unix.IFF_UP), false, true},
 		"interface that is lost":          {linkMessage(unix.RTM_NEWLINK, 8, 0), false, true},
@@ -163,7 +163,7 @@ func TestChanges(t *testing.T) {
 		}
 	}
 
-	// A state that follows lost messages may be the same as the last one, and a change nevertheless.
+	// After lost messages, there may have been a change even if the state equals the last one.
 	observed := newChanges()
 	observed.observe(linkMessage(unix.RTM_NEWLINK, 8, up))
 	observed.observe(nil)

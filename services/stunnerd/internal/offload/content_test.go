@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// mechanisms returns those that this kernel has. Its version decides, so that a mechanism that does not work is a
-// failure and not a missing one.
+// mechanisms returns the mechanisms of this kernel. It decides by the version of the kernel, so that a mechanism that
+// does not work fails the tests and is not skipped.
 var mechanisms = sync.OnceValue(func() []Mechanism {
 	version, err := features.LinuxVersionCode()
 	if err != nil {
@@ -44,8 +44,8 @@ func hookSetups() (all []setup) {
 	return all
 }
 
-// xdpSetups returns those of XDP: in the kernel, in the driver of veth, and as stunnerd uses it, in a driver that has
-// no conditions.
+// xdpSetups returns the setups of XDP: in the kernel, in the driver of veth, and, as in stunnerd, in a driver without
+// conditions.
 func xdpSetups() []setup {
 	c := relayConfig{Engine: EngineXDP, Mechanisms: mechanisms()[:1], XDPMode: link.XDPGenericMode}
 	native := c
@@ -64,13 +64,14 @@ func xdpSetups() []setup {
 
 func setups() []setup { return append(hookSetups(), xdpSetups()...) }
 
-// each calls f for all setups and both address families, with a relay of one binding of each family. The kernel serves
-// the binding.
+// each calls f for all setups and both address families. The relay has one binding of each family, and the kernel
+// forwards it.
 func each(t *testing.T, f func(t *testing.T, w *topology, r *relayProcess, p *path)) {
 	eachIn(t, setups(), f)
 }
 
-// eachIn uses one topology for both families, because making one takes longer than many tests. f leaves it as it was.
+// eachIn uses one topology for both families, because creating one takes longer than many tests. f must restore the
+// topology.
 func eachIn(t *testing.T, all []setup, f func(t *testing.T, w *topology, r *relayProcess, p *path)) {
 	for _, s := range all {
 		t.Run(s.name, func(t *testing.T) {
@@ -91,11 +92,11 @@ func eachIn(t *testing.T, all []setup, f func(t *testing.T, w *topology, r *rela
 	}
 }
 
-// everySize is on in CI, which sets FRESH, and in make kernels.
+// everySize is set in CI by FRESH, and by make kernels.
 var everySize = flag.Bool("every-size", os.Getenv("FRESH") != "", "send every size with each setting of checksums")
 
-// sizesOf returns the sizes of the payloads of a setting, the longest first: every size, or the shortest, the longest
-// and one in four of the others, another one with each of four settings.
+// sizesOf returns the payload sizes for a setting, the longest first: every size if everySize is set; otherwise the
+// shortest, the longest and a quarter of the others, a different quarter for each of four settings.
 func sizesOf(setting, most int) (sizes []int) {
 	for n := most; n >= 0; n-- {
 		if *everySize || setting < 0 || n < 64 || n > most-64 || n%4 == setting%4 {
@@ -105,9 +106,8 @@ func sizesOf(setting, most int) (sizes []int) {
 	return sizes
 }
 
-// Payloads of all sizes arrive unchanged and with valid checksums, however checksums are computed: by the sender or by
-// its network card, by the relay or by its network card. veth has no network card, so without its checksum offload the
-// kernel computes them.
+// Payloads of all sizes arrive unchanged and with valid checksums, whether the sender, the relay or a network card
+// computes the checksums. veth has no network card, so without its checksum offload the kernel computes them.
 func TestContent(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *topology, r *relayProcess, p *path) {
@@ -138,13 +138,13 @@ func TestContent(t *testing.T) {
 			w.relay.run(t, "ethtool -K peer tx %s gro %s", set.ours, set.gro)
 			w.client.run(t, "ethtool -K eth0 tx %s gro %s", set.theirs, set.gro)
 			w.peer.run(t, "ethtool -K eth0 tx %s gro %s", set.theirs, set.gro)
-			time.Sleep(3 * changeInterval) // the change of an interface makes the programs learn again, twice
+			time.Sleep(3 * changeInterval) // after the change of the interface, the programs learn twice
 			p.warm(t, r)
 			before := r.do(t, "state")
 			payload, random := make([]byte, mtu), rand.NewChaCha8([32]byte{})
 			all := sizesOf(set.sizes, mtu-headers+4)
 			sizes := len(all)
-			for _, n := range all { // a packet that is longer than those before stays in user space
+			for _, n := range all { // a packet that is longer than all earlier packets stays in user space
 				_, _ = random.Read(payload[:n])
 				payload[0] |= 0x80 // no STUN message
 				if got := p.up(payload[:n], patience); !bytes.Equal(got, payload[:n]) {
@@ -156,8 +156,8 @@ func TestContent(t *testing.T) {
 			}
 			after := r.do(t, "state")
 			kernel, user := after.Kernel.minus(before.Kernel), after.User.minus(before.User)
-			// Sizes that do not fit into a packet with the header of ChannelData are in fragments on one of both sides.
-			// A late report of a change makes the programs learn again.
+			// Sizes that do not fit into a packet with the header of ChannelData are in fragments on one side. After a
+			// late report of a change, the programs learn again.
 			fits, late := uint64(sizes-4), uint64(20)
 			if kernel.Up.Packets+late < fits || kernel.Down.Packets+late < fits-shorts ||
 				kernel.Up.Packets+user.Up.Packets != uint64(

@@ -81,7 +81,7 @@ func (f *Offload) react(ctx context.Context, events <-chan struct{}, observed *c
 		select {
 		case <-ctx.Done():
 		case <-time.After(changeInterval):
-			f.table.relearn(&c) // a packet that was routed before the change may have been recorded after it
+			f.table.relearn(&c) // a packet that was routed before the change may have been recorded after the change
 		}
 	}
 }

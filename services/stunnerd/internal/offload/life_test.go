@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// present returns the names of those programs and maps that the kernel still holds, and of their links.
+// present returns the names of the given programs, maps and links that the kernel still holds.
 //
-// It does not open maps, as bpftool does. If a map of programs is closed again while the kernel still handles that the
-// last process has closed it, Linux 6.18 never frees the map.
+// It does not open maps, as bpftool does. If a map of programs is closed again while the kernel handles its close by
+// the last process, Linux 6.18 never frees the map.
 func (o objects) present() (list []string) {
 	for id, name := range o.Programs {
 		if next, err := ebpf.ProgramGetNextID(id - 1); err == nil && next == id {
@@ -37,8 +37,8 @@ func (o objects) present() (list []string) {
 	return list
 }
 
-// left waits until the kernel holds only the objects of the given names. It removes objects some time after their last
-// use.
+// left waits until the kernel holds only objects with the given names. The kernel removes objects some time after their
+// last use.
 func left(t *testing.T, o objects, want ...string) {
 	t.Helper()
 	var got []string
@@ -93,8 +93,8 @@ func (s setup) in(t *testing.T, c relayConfig, f func(t *testing.T, w *topology,
 	f(t, w, w.start(t, c), w.path(t, b))
 }
 
-// Media in one direction only is forwarded in the kernel. Without the address of the relay, that of the peer needs a
-// packet to the peer first.
+// Media in one direction only is forwarded in the kernel. If the address of the relay is unknown, media of the peer is
+// forwarded only after a packet to the peer.
 func TestMediaInOneDirectionIsOffloaded(t *testing.T) {
 	t.Parallel()
 	w := newTopology(t)
@@ -181,7 +181,8 @@ func TestInvalidate(t *testing.T) {
 	})
 }
 
-// A channel binding ends at its time, and not before if it is refreshed. Media in one direction only is forwarded too.
+// A channel binding ends when its lifetime is over, unless it is refreshed. Media in one direction only is forwarded
+// too.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	eachWaiting(t, relayConfig{Lifetime: time.Second}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
@@ -213,7 +214,7 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// Packets of the client prolong the permission of the peer. Packets of the peer do not.
+// Packets of the client extend the permission of the peer. Packets of the peer do not.
 func TestPermission(t *testing.T) {
 	t.Parallel()
 	eachWaiting(t, relayConfig{Permission: 2 * time.Second}, func(t *testing.T, w *topology, r *relayProcess, p *path) {

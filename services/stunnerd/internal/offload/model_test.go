@@ -66,14 +66,14 @@ func modelBindings() (all []modelBinding) {
 	return all
 }
 
-// model is a second implementation of the ingress program and of the XDP program, and the programs with the same
-// bindings.
+// model is a second implementation of the ingress program and of the XDP program. It also runs the real programs with
+// the same bindings.
 type model struct {
 	bindings []modelBinding
 	program  *ebpf.Program
 	xdp      *ebpf.Program
 	table    *table
-	slots    []slot // as before each packet
+	slots    []slot // before each packet
 	out      []byte
 }
 
@@ -124,8 +124,8 @@ func newModel(t testing.TB) *model {
 	return m
 }
 
-// forwarded is the packet that the program makes of a packet. ok is false if it passes the packet to user space,
-// unchanged.
+// forwarded is the packet that the program makes from a packet. ok is false if the program passes the packet to user
+// space unchanged.
 type forwarded struct {
 	ok       bool
 	from, to netip.AddrPort
@@ -222,7 +222,7 @@ func addresses(ip []byte) (from, to netip.AddrPort) {
 		netip.AddrPortFrom(b, binary.BigEndian.Uint16(ip[header+2:]))
 }
 
-// tooBig handles the packet in the report of a router.
+// tooBig handles a packet that is quoted in the report of a router.
 func (m *model) tooBig(ip []byte, slots []slot) {
 	header := 20
 	if len(ip) > 0 && ip[0]>>4 == 6 {
@@ -252,10 +252,10 @@ func (m *model) tooBig(ip []byte, slots []slot) {
 	}
 }
 
-// nextHost is the Ethernet address of all clients and peers. That of the relay is zero.
+// nextHost is the Ethernet address of all clients and peers. The address of the relay is zero.
 var nextHost = [6]byte{2, 0, 0, 0, 0, 9}
 
-// compareXDP runs the XDP program on a frame, as compare does with the other one.
+// compareXDP runs the XDP program on a frame, as compare runs the ingress program.
 func (m *model) compareXDP(frame []byte) error {
 	slots := m.table.slots
 	o := &ebpf.RunOptions{Data: frame, DataOut: m.out}
@@ -302,7 +302,7 @@ func ticks() uint64 {
 	return uint64(t.Nano()) >> 30
 }
 
-// isPartial reports whether the checksum of a UDP packet is the sum of its pseudo header.
+// isPartial reports whether the checksum of a UDP packet covers its pseudo header only.
 func isPartial(frame []byte) bool {
 	ip := frame[ethernetHeader:]
 	udp, pseudo := ip[20:], ip[12:20]
@@ -330,7 +330,7 @@ func (m *model) compareSlots(want []slot, f forwarded, ignored func(*slot)) erro
 	return nil
 }
 
-// compare runs the programs on a frame and compares verdict, packet and slots with those of the model.
+// compare runs the ingress program on a frame, and compares verdict, packet and slots with the model.
 func (m *model) compare(frame []byte) error {
 	if err := m.compareXDP(frame); err != nil {
 		return err
@@ -362,8 +362,7 @@ func (m *model) compare(frame []byte) error {
 	return f.check(frame, o.DataOut, frame[:12])
 }
 
-// check compares a packet that a program has made of a frame with the expected one, which has the given Ethernet
-// addresses.
+// check compares a packet that a program has made with the expected packet, which has the given Ethernet addresses.
 func (f *forwarded) check(frame, got, ethernet []byte) error {
 	want := datagram{from: f.from, to: f.to, payload: f.payload, ethernet: ethernet}.frame()
 	if len(got) != len(want) {
@@ -379,7 +378,7 @@ func (f *forwarded) check(frame, got, ethernet []byte) error {
 	if header == 20 && fold(sum(got[ethernetHeader:][:header])) != 0xffff {
 		return fmt.Errorf("wrong header checksum: %x", got)
 	}
-	// A wrong checksum stays wrong by the same difference, and a packet without a checksum gets none.
+	// A wrong checksum stays wrong by the same difference. A packet without a checksum stays without one.
 	before := binary.BigEndian.Uint16(frame[ethernetHeader+check:])
 	after := binary.BigEndian.Uint16(got[ethernetHeader+check:])
 	if (before == 0) != (after == 0) || before != 0 && wrongBy(frame) != wrongBy(got) {
@@ -408,7 +407,7 @@ func wrongBy(frame []byte) uint16 {
 	return fold(sum(pseudo)+unix.IPPROTO_UDP+uint64(len(udp))+sum(udp)) % 0xffff
 }
 
-// frameFrom makes a frame of numbers: mostly one of a binding, with some fields and bytes changed.
+// frameFrom makes a frame from random numbers, usually a frame of a binding with some changed fields and bytes.
 func (m *model) frameFrom(seed uint64, changes []byte) []byte {
 	r := rand.New(rand.NewPCG(seed, 0))
 	b := m.bindings[r.IntN(len(m.bindings))]
@@ -418,7 +417,7 @@ func (m *model) frameFrom(seed uint64, changes []byte) []byte {
 	}
 	d := datagram{from: b.Peer, to: b.Relay, payload: payload, ethernet: make([]byte, 12), class: byte(r.Uint32())}
 	if len(payload) > 0 && r.IntN(8) == 0 {
-		payload[0] %= 5 // mostly a STUN message
+		payload[0] %= 5 // usually a STUN message
 	}
 	kind := r.IntN(8)
 	if kind < 4 {
@@ -458,7 +457,7 @@ func (m *model) frameFrom(seed uint64, changes []byte) []byte {
 		}
 	}
 	out := d.frame()
-	if kind == 7 { // the report of a router about a packet to client or peer
+	if kind == 7 { // the report of a router about a packet to the client or the peer
 		d.from, d.to = d.to, d.from
 		if r.IntN(2) == 0 {
 			d.from, d.to, d.payload = b.Listener, b.Client, frame(b.Channel, payload)
@@ -498,7 +497,7 @@ func FuzzProgram(f *testing.F) {
 	})
 }
 
-// The same for 20,000 frames, because go test runs a fuzz target with its seeds only.
+// The same comparison for 20,000 frames. go test runs a fuzz target with its seeds only.
 func TestProgramAgainstModel(t *testing.T) {
 	m := newModel(t)
 	seed := rand.Uint64()

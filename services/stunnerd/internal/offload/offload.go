@@ -1,11 +1,11 @@
 // Package offload forwards the data of channels in the kernel, by BPF programs at the traffic control hooks of network
 // interfaces (bpf/turn.c).
 //
-// User space decides, and the kernel repeats the decision: a relay arms a Binding after it has forwarded a packet of a
-// channel. From then on the kernel forwards the packets of that channel in both directions, until the binding ends,
-// its time is over, or its Group is invalidated. A packet that the programs do not understand exactly, for example a
-// fragment or ChannelData with padding, is passed to user space, which handles it as without this package. So are the
-// STUN messages of clients to peers.
+// User space makes each decision, and the kernel repeats it: a relay arms a Binding after it has forwarded a packet of
+// a channel. From then on the kernel forwards the packets of that channel in both directions, until the binding ends,
+// its time is over, or its Group is invalidated. A packet of an unsupported form, for example a fragment or ChannelData
+// with padding, is passed to user space, which handles it as without this package. STUN messages of clients to peers
+// are passed to user space too.
 //
 // A relay reads Group.Generation before the view of the routes by which it judges a packet, and arms with that
 // generation. A config change stores the new view and then calls Group.Invalidate. So an entry that was judged by an
@@ -93,7 +93,7 @@ type Options struct {
 	MaxBindings int
 	Log         *slog.Logger
 
-	// mechanisms are the mechanisms to try, in this order. Tests set it, and sysctls (see onHost).
+	// mechanisms are the mechanisms to try, in this order. Only tests set it and sysctls (see onHost).
 	mechanisms []Mechanism
 	sysctls    string
 	xdpMode    link.XDPAttachFlags // replaces the mode of the driver, also for veth interfaces
@@ -105,8 +105,7 @@ type Status struct {
 	Engine string
 	// Mechanism is the mechanism in use. It is None while no interface has the programs.
 	Mechanism Mechanism
-	// Reason tells why packets are not forwarded in the kernel, or not as requested. It is empty if all is as
-	// requested.
+	// Reason says why packets are not forwarded in the kernel, or not as requested. It is empty otherwise.
 	Reason string
 	// Interfaces are the interfaces with the programs, sorted by name.
 	Interfaces []string
@@ -142,8 +141,8 @@ type Offload struct {
 // Close. It never fails: if the programs cannot be used, the status has the reason, and every packet stays in user
 // space.
 //
-// The kernel needs Linux 6.1, and the process the capabilities CAP_BPF and CAP_NET_ADMIN. The verifier of earlier
-// kernels compares pointers into packets with CAP_PERFMON only.
+// It needs Linux 6.1, and the capabilities CAP_BPF and CAP_NET_ADMIN. The verifier of earlier kernels allows
+// comparisons of pointers into packets only with CAP_PERFMON.
 //
 // In the network namespace of a node, redirected packets bypass the packet filter of the node, and with it its network
 // policies. So callers use EngineAuto there like EngineNone.

@@ -37,7 +37,8 @@ type relayConfig struct {
 	Interfaces  []string
 	MaxBindings int
 	Bindings    []relayBinding
-	// Lifetime is that of channels, 10 minutes by default, and Permission that of permissions, Lifetime by default.
+	// Lifetime is the lifetime of channels, 10 minutes by default. Permission is the lifetime of permissions, by
+	// default Lifetime.
 	Lifetime, Permission time.Duration
 }
 
@@ -49,12 +50,13 @@ type relayBinding struct {
 // relayState is the answer of a relay process to a command.
 type relayState struct {
 	Status Status
-	// User counts the packets that the process itself has forwarded, Kernel those of the programs.
+	// User counts the packets that the process itself has forwarded. Kernel counts the packets that the programs have
+	// forwarded.
 	User, Kernel Counters
 	// Ended counts the packets of ended channels that the process has discarded.
 	Ended uint64
-	// Runs are those of the ingress program, and RunTime is the time of all programs that forward, while the kernel
-	// keeps statistics of programs.
+	// Runs is the number of runs of the ingress program. RunTime is the run time of all programs that forward, while
+	// the kernel keeps statistics of programs.
 	Runs    uint64
 	RunTime time.Duration
 	// CPU is the CPU time of the command, which does not depend on the load of the machine.
@@ -86,7 +88,7 @@ func startRelay(c relayConfig, caps []uintptr) (*relayProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The user of the process cannot reach the folder of the test program.
+	// The process runs as a user that has no access to the folder of the test program.
 	p := &relayProcess{config: c, command: exec.Command("/proc/self/exe")}
 	p.command.Env = append(os.Environ(), relayEnv+"="+string(text))
 	p.command.Stderr = os.Stderr
@@ -334,7 +336,7 @@ func (r *testRelay) serve() {
 	}
 }
 
-// kernel sets what the kernel reports of the programs and maps.
+// kernel adds to the state what the kernel reports about the programs and maps.
 func (r *testRelay) kernel(s *relayState) error {
 	if s.Status.Mechanism == None {
 		return nil
@@ -390,7 +392,7 @@ func (r *testRelay) execute(words []string) error {
 		defer c.arming.Unlock()
 		c.ended.Store(true)
 		c.binding.End()
-	case "restart": // the channel is bound again, after its end
+	case "restart": // the channel is bound again, after the end of its binding
 		r.bindings[0].ended.Store(false)
 	case "renew":
 		d, err := time.ParseDuration(words[1])

@@ -6,7 +6,7 @@ import (
 )
 
 // A binding that another Offload has forwarded can be armed again, although both groups have the same index. The end of
-// its permission remains, and no packet is counted twice or taken back.
+// its permission remains. Each packet is counted once.
 func TestReplacedOffload(t *testing.T) {
 	for _, closed := range []bool{true, false} {
 		f, next := opened(t, 10), opened(t, 10)

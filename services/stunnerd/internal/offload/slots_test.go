@@ -38,7 +38,7 @@ func TestExhaustedSlots(t *testing.T) {
 	q.warm(t, r)
 }
 
-// The number of bindings hardly matters: to read the counters of all, and to end all, costs little beside arming them.
+// With any number of bindings, reading all counters and ending all bindings costs little compared with arming them.
 func TestManyBindings(t *testing.T) {
 	w := newTopology(t)
 	b := binding(false)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bridge makes the interface peer a port of the bridge br0, which has its addresses from then on.
+// bridge makes the interface peer a port of the bridge br0, and moves its addresses to the bridge.
 func (w *topology) bridge(t testing.TB) {
 	t.Helper()
 	w.relay.run(t, "ip link add br0 type bridge forward_delay 0")
@@ -82,13 +82,13 @@ func TestNamedPort(t *testing.T) {
 // make kernels sets it, on a kernel that has all modules.
 var everyDevice = flag.Bool("every-device", false, "fail if the kernel lacks a kind of stacked device")
 
-// device is a kind of device on top of the interface peer, which has its address from then on.
+// device is a kind of device on top of the interface peer. It gets the address of that interface.
 type device struct {
 	kind, add string
-	stacked   []string // commands of the relay, after add
-	peer      []string // commands of the host of the peer
-	programs  []string // the interfaces with the programs
-	unmarked  bool     // the lower interface does not learn packets without the mark either
+	stacked   []string // commands at the relay, after add
+	peer      []string // commands at the host of the peer
+	programs  []string // the interfaces that get the programs
+	unmarked  bool     // the lower interface does not learn unmarked packets either
 }
 
 var devices = []device{
@@ -116,7 +116,7 @@ var devices = []device{
 	},
 }
 
-// presentDevices returns the kinds that this kernel has.
+// presentDevices returns the kinds of devices that this kernel supports.
 func presentDevices(t *testing.T) (present []device) {
 	t.Helper()
 	w := newTopology(t)
@@ -192,8 +192,8 @@ func TestStackedInterfaces(t *testing.T) {
 	})
 }
 
-// If another program removes the mark between the two devices, packets to the peer stay in user space, unless the
-// programs do not learn packets at the lower device.
+// If another program removes the mark between the two devices, packets to the peer stay in user space. An exception is
+// a lower device at which the programs never learn packets.
 func TestLostMark(t *testing.T) {
 	t.Parallel()
 	onDevices(t, func(t *testing.T, d device, m Mechanism, w *topology, r *relayProcess, p *path) {
@@ -214,7 +214,8 @@ func TestLostMark(t *testing.T) {
 	})
 }
 
-// The program learns nothing of a packet with a VLAN tag: on the interface below that of the VLAN, no address resolves.
+// The program does not learn from packets with a VLAN tag, because no address can be resolved on the interface below
+// the VLAN.
 func TestTaggedPackets(t *testing.T) {
 	t.Parallel()
 	eachOf(t, hookSetups(), relayConfig{}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
@@ -281,6 +282,6 @@ func headOfClsact(_ *testing.T, index int, program *ebpf.Program) error {
 	if _, err := c.addQdisc(index); err != nil {
 		return err
 	}
-	const first = 1 << 16 // priority 1, in the info of a filter
+	const first = 1 << 16 // priority 1, as encoded in the info of a filter
 	return c.addFilter(index, egress, first|everyProtocol, program.FD(), "test")
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testroot"
 )
 
-// The layouts of the slots and keys are those of the programs.
+// The layouts of slots and keys are those of the BPF programs.
 func TestLayout(t *testing.T) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
@@ -56,9 +56,8 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// The programs of the traffic control hooks call no function that Linux 5.11 does not have, so that Linux 5.15 loads
-// them with CAP_PERFMON, and that of XDP none that Linux 5.18 does not have. The numbers of functions increase with the
-// releases.
+// The programs at the traffic control hooks call only functions of Linux 5.11, so that Linux 5.15 loads them with
+// CAP_PERFMON. The XDP program calls only functions of Linux 5.18. The numbers of functions increase with the releases.
 func TestNewestFunction(t *testing.T) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
@@ -130,7 +129,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// An entry of an old generation has already ended when it is armed, and an entry of a closed group is not armed.
+// An entry that is armed with an old generation has already ended. An entry of a closed group is not armed.
 func TestGenerations(t *testing.T) {
 	f := opened(t, 10)
 	g := f.NewGroup()
@@ -159,7 +158,7 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-// A binding that ends does not remove the keys of a later one.
+// The end of a binding does not remove the keys of a later binding.
 func TestKeysOfALaterBinding(t *testing.T) {
 	f := opened(t, 10)
 	g := f.NewGroup()
@@ -214,7 +213,7 @@ func TestUnsupportedEntries(t *testing.T) {
 	}
 }
 
-// Counters are folded once, and packets in progress at the end are folded when the slot is released.
+// Counters are folded once. Packets in progress at the end are folded when the slot is released.
 func TestFold(t *testing.T) {
 	f := opened(t, 10)
 	g := f.NewGroup()

@@ -91,7 +91,7 @@ func try(command string) (string, error) {
 type topology struct {
 	relay, client, peer *space
 	oneArm              bool
-	complete            bool // the interface of the relay receives no checksums that a network card is to complete
+	complete            bool // the interface of the relay receives complete checksums only
 }
 
 func newTopology(t testing.TB) *topology {
@@ -117,8 +117,9 @@ func newArmTopology(t testing.TB) *topology {
 	return armTopology(t, pair)
 }
 
-// newNativeTopology is newArmTopology for an XDP program in the driver of veth. An interface receives the frames that
-// such a program at its other end returns only if it has a program too, which disables segmentation offload.
+// newNativeTopology is newArmTopology for an XDP program in the driver of veth. A veth interface receives the frames
+// that an XDP program at its other end returns only if it has an XDP program too. That program disables segmentation
+// offload.
 func newNativeTopology(t testing.TB) *topology {
 	t.Helper()
 	return armTopology(t, func(t testing.TB, relay, lan *space) {
@@ -222,7 +223,7 @@ func (s *space) tap(t testing.TB, name string) (file int) {
 	if err != nil {
 		t.Fatalf("add TAP interface: %v", err)
 	}
-	// A blocked read does not end with its descriptor, but with the interface.
+	// Closing the descriptor does not end a blocked read, but deleting the interface does.
 	t.Cleanup(func() { s.do(func() { _, _ = try("ip link delete " + name) }) })
 	return file
 }
@@ -233,7 +234,7 @@ func cable(a, b int) {
 	both.Go(func() { pump(a, b) })
 	both.Go(func() { pump(b, a) })
 	both.Wait()
-	_, _ = unix.Close(a), unix.Close(b) // not before, because another file could get the number
+	_, _ = unix.Close(a), unix.Close(b) // not earlier, because another file could get the number
 }
 
 // pump sends the frames of one TAP interface to another one until the first is deleted.
@@ -250,7 +251,7 @@ func pump(from, to int) {
 	}
 }
 
-// off sets a parameter of the network namespace to 0, if the kernel has it.
+// off sets a parameter of the network namespace to 0, if the kernel has the parameter.
 func off(t testing.TB, parameter string) {
 	t.Helper()
 	if err := os.WriteFile(parameter, []byte("0"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -296,11 +297,11 @@ func (w *topology) route(t testing.TB) {
 	}
 }
 
-// link connects the relay to another host by two interfaces, here and there.
+// link connects the relay to another host by two interfaces, one at each of them.
 func (w *topology) link(t testing.TB, here string, net int, host *space, there string) {
 	t.Helper()
 	w.relay.run(t, "ip link add %s type veth peer name %s netns %d", here, there, host.thread)
-	// A link-local address is announced after a second, which makes the programs learn again during a test.
+	// A link-local address is announced after a second. The programs would learn again during a test.
 	w.relay.run(t, "ip link set %s addrgenmode none", here)
 	w.at(t, here, net, host, there)
 }
@@ -314,7 +315,7 @@ func (w *topology) at(t testing.TB, here string, net int, host *space, there str
 	host.run(t, "ip address add 10.77.%d.2/24 dev %s", net, there)
 	host.run(t, "ip address add fd77:%d::2/64 dev %s nodad", net, there)
 	host.run(t, "ip link set %s up", there)
-	// The change of the state is another report that makes the programs learn again.
+	// After the report of the new state, the programs would learn again.
 	within(t, "carrier", func() bool {
 		state := w.relay.run(t, "ip link show %s", here)
 		return strings.Contains(state, "state UP") || strings.Contains(state, "state UNKNOWN") // of TAP
@@ -397,7 +398,8 @@ func frame(channel uint16, payload []byte) []byte {
 // media returns a payload like that of an RTP packet (RFC 3550 §5.1). STUN messages begin with another byte.
 func media(size int) []byte { return bytes.Repeat([]byte{0x80}, size) }
 
-// buffers are for datagrams of any size. New ones for each datagram would take most of the time of some tests.
+// buffers hold datagrams of any size. In some tests, allocating a new buffer for each datagram would take most of the
+// time.
 var buffers = sync.Pool{New: func() any { return new([65536]byte) }}
 
 // receive returns the next datagram, or nil.
@@ -432,7 +434,7 @@ func (p *path) warm(t testing.TB, r *relayProcess) {
 	p.warmUp(t, r, usual)
 }
 
-// usual is a length of payloads that fit into an MTU of 1,500 bytes, with the headers of IPv6 and of ChannelData.
+// usual is a payload length that fits into an MTU of 1,500 bytes, with the headers of IPv6 and of ChannelData.
 const usual = 1440
 
 func (p *path) warmUp(t testing.TB, r *relayProcess, size int) {

@@ -28,8 +28,8 @@ type datagram struct {
 	extension   byte   // the number of the extension header
 	wrongHeader bool   // checksum of the IPv4 header
 	noChecksum  bool   // of UDP
-	trailer     int    // bytes of the IP packet behind the UDP datagram
-	padding     int    // bytes of the frame behind the IP packet
+	trailer     int    // bytes of the IP packet after the UDP datagram
+	padding     int    // bytes of the frame after the IP packet
 	lengthOfUDP int    // added to the length in the UDP header
 	lengthOfIP  int    // added to the length in the IP header
 	fragment    uint16 // flags and offset in the IPv4 header
@@ -109,14 +109,14 @@ func (w *topology) ethernet(t testing.TB, from *space, to string) []byte {
 		}
 	}
 	if w.oneArm {
-		to = "client" // net.InterfaceByName does not know its other name
+		to = "client" // net.InterfaceByName does not find its other name
 	}
 	w.relay.do(func() { address(0, to) })
 	from.do(func() { address(6, "eth0") })
 	return b
 }
 
-// What the programs do not understand exactly is handled as without them.
+// A packet of an unsupported form is handled as without the programs.
 func TestWrongPackets(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *topology, r *relayProcess, p *path) {
@@ -147,10 +147,10 @@ func TestWrongPackets(t *testing.T) {
 		stun, noSTUN := append([]byte{3}, payload[1:]...), append([]byte{4}, payload[1:]...)
 		for _, c := range []struct {
 			name   string
-			change func(d *datagram, up bool) // of the datagram of the test
-			up     int                        // the place in which it is forwarded
+			change func(d *datagram, up bool) // changes the datagram of the test
+			up     int                        // where the changed datagram is forwarded
 			down   int
-			want   []byte // the payload that arrives, by default that of the test
+			want   []byte // the payload that arrives, by default the sent payload
 			v4, v6 bool   // only for this family
 		}{
 			{name: "unchanged", change: func(*datagram, bool) {}},
@@ -195,7 +195,7 @@ func TestWrongPackets(t *testing.T) {
 				d.options = binary.BigEndian.AppendUint16(nil, d.from.Port())
 				d.options = binary.BigEndian.AppendUint16(d.options, d.to.Port())
 				d.options = binary.BigEndian.AppendUint16(d.options, uint16(16+len(d.payload)))
-				// The header is valid without the options too.
+				// The header is also valid without the options.
 				d.options = binary.BigEndian.AppendUint16(d.options, ^fold(sum(d.options)))
 			}, up: nowhere, down: nowhere, v4: true},
 			{
@@ -334,9 +334,8 @@ func TestWrongPackets(t *testing.T) {
 	})
 }
 
-// A packet with the addresses of a client or a peer that arrives at another interface than the one towards it is
-// handled as without the programs: the host drops it if it verifies sources strictly (rp_filter), and else user space
-// has it.
+// A packet with the addresses of a client or a peer that arrives at another interface than expected is handled as
+// without the programs: the host drops it if it verifies sources strictly (rp_filter), or else user space handles it.
 func TestPacketsAtAnotherInterface(t *testing.T) {
 	t.Parallel()
 	eachIn(t, hookSetups(), func(t *testing.T, w *topology, r *relayProcess, p *path) {
@@ -422,8 +421,8 @@ func TestLargeBuffers(t *testing.T) {
 	})
 }
 
-// Packets that do not fit into the MTU of their next interface, or of their path, are handled in user space, which has
-// them fragmented. Shorter packets are forwarded in the kernel after user space has sent one as long.
+// Packets that do not fit into the MTU of their next interface or of their path are handled in user space, which
+// fragments them. Shorter packets are forwarded in the kernel after user space has sent a packet of their length.
 func TestSmallMTU(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *topology, r *relayProcess, p *path) {
@@ -449,9 +448,9 @@ func TestSmallMTU(t *testing.T) {
 				got = len(data(payload, patience))
 				return got, r.do(t, "state").Kernel != before.Kernel
 			}
-			// await sends n bytes until the kernel forwards them, or no longer does. The program learns the longest
-			// packet again after each change of the network. The notification of the change of the previous case may
-			// arrive late.
+			// await sends n bytes until the kernel forwards them, or stops forwarding them. After each change of the
+			// network, the program learns the longest packet again. The notification of the change of the previous case
+			// may arrive late.
 			await := func(what string, n int, want bool) {
 				t.Helper()
 				got, inKernel := send(n)

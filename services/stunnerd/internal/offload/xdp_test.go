@@ -30,8 +30,8 @@ func TestXDPReplaced(t *testing.T) {
 	w.path(t, b).warm(t, r)
 }
 
-// An interface without XDP is no reason for a warning while another one has it: a node has interfaces of pods besides
-// its network card.
+// An interface without XDP causes no warning while another one has XDP: besides its network card, a node has interfaces
+// of pods.
 func TestXDPAtSomeInterfaces(t *testing.T) {
 	w := newTopology(t)
 	w.relay.addXDP(t, "peer")
@@ -41,9 +41,9 @@ func TestXDPAtSomeInterfaces(t *testing.T) {
 	}
 }
 
-// The XDP program forwards packets with complete checksums between hosts behind one interface, and renews its Ethernet
-// headers about once a second by a packet that it passes to the program behind it. That program forwards the packets
-// with checksums that a network card is to complete.
+// The XDP program forwards packets with complete checksums between hosts behind one interface. About once a second it
+// passes a packet to the program behind it, to renew its Ethernet headers. That program forwards the packets whose
+// checksums a network card must complete.
 func TestXDPForwards(t *testing.T) {
 	statistics(t)
 	for _, s := range xdpSetups() {
@@ -67,7 +67,7 @@ func TestXDPForwards(t *testing.T) {
 					}
 					after := r.do(t, "state")
 					kernel, passed := after.Kernel.minus(before.Kernel), int(after.Runs-before.Runs)
-					// Packets of the neighbour protocols pass too.
+					// Packets of neighbour protocols pass the programs too.
 					few := 20 + 2*int(time.Since(begun).Seconds())
 					if kernel.Up.Packets+kernel.Down.Packets+3 < 2*packets || (passed > few) != (offload == "on" && !w.complete) {
 						t.Errorf("tx %s: kernel %+v, %d packets have passed the XDP program", offload, kernel, passed)
@@ -115,8 +115,8 @@ func TestXDPBetweenInterfaces(t *testing.T) {
 	forwards("behind one interface again", true)
 }
 
-// Within about a second, the XDP program follows a host that gets another Ethernet address, as the neighbour table of
-// the relay has it.
+// When a host gets another Ethernet address, the XDP program uses it about a second after the neighbour table of the
+// relay has it.
 func TestXDPFollowsTheNeighbours(t *testing.T) {
 	for _, s := range xdpSetups() {
 		t.Run(s.name, func(t *testing.T) {

@@ -8,8 +8,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// charged returns a session in a table, and a function that returns what it is charged beyond its price. There is memory
-// for more bytes.
+// charged returns a session in a table with the given memory, and a function that returns its charge beyond its price.
 func charged(t *testing.T, more int64) (*session.Session, func() int64) {
 	t.Helper()
 	table := session.NewTable()
@@ -22,8 +21,8 @@ func charged(t *testing.T, more int64) (*session.Session, func() int64) {
 	return s, func() int64 { return table.Held()[session.Memory] - base }
 }
 
-// datagrams that wait for the engine are charged, except one. A datagram for which there is no memory is dropped.
-// Nothing is charged when the queue is empty, nor after the end.
+// datagrams that wait for the engine are charged, except the first. A datagram for which there is no memory is
+// dropped. When the queue is empty, and after the end of the relay, nothing is charged.
 func TestQueueForTheEngineIsCharged(t *testing.T) {
 	s, memory := charged(t, 2*undecidedStep)
 	u := &undecided{memory: s.Claim(session.Memory)}
@@ -54,7 +53,7 @@ func TestQueueForTheEngineIsCharged(t *testing.T) {
 }
 
 // nominating checks are charged, except the first. If there is no memory for a check, it is not reported. Checks
-// that the journal still has are charged although the relay has forgotten them.
+// that are still in the journal are charged although the relay has removed them.
 func TestNominationsAreCharged(t *testing.T) {
 	const fit = 10
 	s, memory := charged(t, session.PriceOfChecks(fit))
@@ -72,7 +71,7 @@ func TestNominationsAreCharged(t *testing.T) {
 			t.Errorf("one check is charged %d", memory())
 		}
 	}
-	before := session.PriceOfChecks(known) // less than fit: the last fifth of the memory is for others
+	before := session.PriceOfChecks(known) // the last fifth of the memory is for others
 	if known < 2 || known > fit || memory() != before {
 		t.Errorf("%d checks are known, want at most %d; charged %d", known, fit, memory())
 	}
@@ -90,8 +89,8 @@ func TestNominationsAreCharged(t *testing.T) {
 	restored.nominations.Load().close()
 }
 
-// A closed relay, which a reader of the listener may keep, holds neither channels nor counters of peers. It tells how many
-// channels it had.
+// A reader of the listener may keep a closed relay. The closed relay holds neither channels nor counters of peers, and
+// reports how many channels it had.
 func TestClosedRelayHoldsNoChannels(t *testing.T) {
 	b := newBed(t, &sink{})
 	for i := range MaxChannels {

@@ -21,8 +21,8 @@ type peerCount struct {
 	// after the last packet of the peer.
 	sent                      atomic.Uint64
 	lastSent, unansweredSince atomic.Int64
-	// received counts packets of the peer. lastReceived is the time of the last one, and answered the value of sent at
-	// that time.
+	// received counts packets of the peer. lastReceived is the time of the last one, and answered is the value of sent
+	// at that time.
 	received, answered atomic.Uint64
 	lastReceived       atomic.Int64
 	// icmp counts ICMP messages, and lastICMP is the time of the last one.

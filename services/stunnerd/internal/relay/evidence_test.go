@@ -19,8 +19,8 @@ func trafficOf(r *Relay) map[netip.AddrPort]session.PeerTraffic {
 	return all
 }
 
-// The packets of each peer are counted in both directions, with the times of the last ones. A packet that was not sent
-// does not count, and one that the client did not get does, because the peer has sent it.
+// The packets of each peer are counted in both directions, with the times of the last ones. A packet that could not be
+// sent to the peer does not count. A packet of the peer counts even if the client does not get it.
 func TestPacketsOfEachPeer(t *testing.T) {
 	var routes Routes
 	routes.Store(allow("127.0.0.1"))
@@ -101,7 +101,8 @@ func TestPacketsOfAPeerWithAndWithoutAChannel(t *testing.T) {
 	sent(4)
 }
 
-// A client that sends to ever new peers makes the relay keep the counters of a few, and keeps those of its channels.
+// If a client keeps sending to new peers, the relay keeps the counters of a few of them, and of all peers with a
+// channel.
 func TestCountedPeersAreBounded(t *testing.T) {
 	var routes Routes
 	routes.Store(allow("127.0.0.0/8"))
@@ -115,7 +116,7 @@ func TestCountedPeersAreBounded(t *testing.T) {
 	if got := trafficOf(r); len(got) > maxUnbound+1 || got[peer1].Peer != peer1 {
 		t.Errorf("%d peers, want %d with the one of the channel", len(got), maxUnbound+1)
 	}
-	// Counters are replaced once in unboundInterval: those of the peer that was active the longest time ago.
+	// Counters are replaced once in unboundInterval: those of the peer with the longest inactivity.
 	now := r.now() + unboundInterval
 	first := r.unbound.find(peer(0))
 	first.addSent(1, now)
@@ -175,7 +176,7 @@ func countsICMPErrors(t *testing.T, indicate bool) {
 	}
 }
 
-// To count packets by peer costs no memory for each packet.
+// Counting packets by peer does not allocate.
 func TestCountingDoesNotAllocate(t *testing.T) {
 	var routes Routes
 	routes.Store(allow("127.0.0.1"))

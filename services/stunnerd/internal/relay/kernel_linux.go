@@ -47,7 +47,8 @@ func (k Kernel) Open(advertised netip.Addr, port uint16) (Socket, error) {
 // SendsWhole implements Network.
 func (Kernel) SendsWhole() bool { return datagram.SendsWhole() }
 
-// orNone returns a nil Socket after an error. A nil *kernelSocket that is converted to Socket is not equal to nil.
+// orNone returns a nil Socket after an error. A nil *kernelSocket that is converted to Socket would not be equal to
+// nil.
 func orNone(s *kernelSocket, err error) (Socket, error) {
 	if err != nil {
 		return nil, err

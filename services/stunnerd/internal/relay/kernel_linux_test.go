@@ -27,7 +27,7 @@ func addOwn(t *testing.T) {
 		testnet.IP(t, "address add "+netip.PrefixFrom(a, a.BitLen()).String()+" dev lo")
 	}
 	for _, a := range own {
-		// The kernel makes an IPv6 address usable in a work queue, so it may take a while.
+		// The kernel makes an IPv6 address usable asynchronously.
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 			at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
 			conn, err := net.DialUDP("udp", at, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9)))
@@ -179,8 +179,8 @@ func TestForeignRelayAddressesAreNotBound(t *testing.T) {
 	}
 }
 
-// If an address is removed at the same time, an allocation succeeds nevertheless. A socket on the address works again
-// when the address is back.
+// If its address is removed at the same time, an allocation still succeeds. A socket on the address works again when
+// the address is restored.
 func TestRelayAddressThatIsRemovedAndAddedAgain(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return

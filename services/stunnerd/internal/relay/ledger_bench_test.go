@@ -10,8 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// quietClient is the transport of a client that sends nothing, as quietSocket: the cost of the kernel would hide that of
-// the accounting.
+// quietClient is the transport of a client that discards everything, like quietSocket: the cost of the kernel would
+// hide the cost of the ledger.
 type quietClient struct{ *sink }
 
 func (quietClient) SendAll([]datagram.Packet) {}

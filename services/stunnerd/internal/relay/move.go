@@ -27,17 +27,17 @@ const (
 	probeDelay    = 2 * time.Millisecond
 	// lostInterval is the time between two later checks if the former address is lost.
 	lostInterval = 500 * time.Millisecond
-	// takePatience is how long peers may need to take the new address until the attempt counts as failed.
+	// takePatience is how long peers may need to accept the new address. After that, the move counts as failed.
 	takePatience = 10 * time.Second
-	// formerLinger is how long the former socket stays open after the last peer has taken the new address.
+	// formerLinger is how long the former socket stays open after the last peer has accepted the new address.
 	formerLinger = 2 * time.Second
 	// peerIdle is the time after which a silent peer with ICE has lost its consent (RFC 7675 §5.1). After this time,
-	// the packets of the peer need not be forwarded.
+	// packets of the peer need not be forwarded.
 	peerIdle = 30 * time.Second
 	// setupTime is the time after the start of a session in which its call is set up. During this time, a peer that has
 	// not answered may still answer.
 	setupTime = 15 * time.Second
-	// recheckMove is the interval at which the peers that have not taken the new address within takePatience are
+	// recheckMove is the interval at which the peers that have not accepted the new address within takePatience are
 	// counted again.
 	recheckMove = 5 * time.Second
 	// maxQuestions is the maximum number of remembered checks of a peer. The answer to a remembered check is sent from
@@ -50,19 +50,21 @@ const (
 // transaction is the transaction ID of a STUN message.
 type transaction [stun.TransactionIDSize]byte
 
-// move makes the peers of a relay use its socket in place of a former one, which may be at another pod. The client does
-// not take part: a connectivity check that it has sent to the peer is sent again, byte for byte, from the new address.
-// The check is authenticated with the password of the peer over its content, of which the source address is no part (RFC
+// move makes the peers of a relay use its socket in place of a former one, which may be at another pod. The client is
+// not involved: a connectivity check that it has sent to the peer is sent again unchanged from the new address. The
+// check is authenticated with the password of the peer over its content, which does not include the source address (RFC
 // 8445 §7.2.2). A peer that accepts it learns the new address as a peer-reflexive candidate, and selects it.
 //
-// Until a peer has answered a check and sends something other than STUN to the new address, all data for it leaves by
-// the former socket, and the checks of the client by both. Answers to checks leave by the socket of the question: an ICE
-// agent drops others. So a peer that does not take the new address loses nothing.
+// Until a peer has answered a check and has sent data other than STUN to the new address, data for the peer is sent
+// from the former socket, and checks of the client are sent from both sockets. The answer to a check is sent from the
+// socket at which the check has arrived, because ICE agents drop other answers. So a peer that does not accept the new
+// address loses nothing.
 //
 // A controlled agent of libwebrtc prefers the address of the latest data, if both are nominated. So a peer that has
 // answered a check but goes on to use the former address also gets a few datagrams of data from the new one.
 //
-// If the former socket is lost with its pod, everything leaves by the new one, and checks are sent until the peer answers.
+// If the former socket is lost with its pod, everything is sent from the new one, and checks are sent until the peer
+// answers.
 type move struct {
 	relay *Relay
 	// former is nil if it is lost.
@@ -70,7 +72,7 @@ type move struct {
 	begin  sync.Once
 	// probeUntil is when the last datagram is sent from both addresses, as a time.Duration since the start of the session.
 	probeUntil atomic.Int64
-	// changed gets a value when a peer has taken the new address, and when the relay is closed.
+	// changed gets a value when a peer has accepted the new address, and when the relay is closed.
 	changed chan struct{}
 	// peers are the peers of the move, and peers to which the client first sends during the move. It is copied on
 	// write.
@@ -86,10 +88,10 @@ type movingPeer struct {
 	check []byte
 	// taken is set when the peer uses the new address.
 	taken atomic.Bool
-	// heard is when the last datagram of the peer arrived, as a time.Duration since the start of the session.
+	// heard is the arrival time of the latest datagram of the peer, as a time.Duration since the start of the session.
 	heard atomic.Int64
-	// answered is set when the peer has answered one of the asked transactions. Only a host that can read them can forge
-	// an answer.
+	// answered is set when the peer has answered one of the asked transactions. A forged answer requires that its sender
+	// can read the checks.
 	answered atomic.Bool
 	// probe is when the next datagram is sent from both addresses, as a time.Duration since the start of the session.
 	probe atomic.Int64
@@ -128,8 +130,8 @@ func (r *Relay) Move() {
 	}
 }
 
-// Reached is called when it is known how to reach the client. If the former socket is lost, the peers begin to move: their
-// answers must not be sent to the client before.
+// Reached is called when the path to the client is known. If the former socket is lost, the peers begin to move then:
+// their answers must not be sent to the client earlier.
 func (r *Relay) Reached() {
 	if m := r.moving.Load(); m != nil && m.former == nil {
 		r.Move()
@@ -174,7 +176,7 @@ func (m *move) run() {
 	}
 	for until := time.Now().Add(takePatience); m.waiting() > 0 && time.Now().Before(until); {
 		interval := time.Until(until)
-		if m.former == nil { // the peer gets nothing otherwise
+		if m.former == nil { // otherwise the peer gets no data
 			interval = min(interval, lostInterval)
 			m.sendChecks()
 		}
@@ -228,7 +230,7 @@ func (m *move) close() {
 	}
 }
 
-// waiting returns the number of peers that have not taken the new address. Silent peers do not count.
+// waiting returns the number of peers that have not accepted the new address. Silent peers do not count.
 func (m *move) waiting() (n int) {
 	now := m.relay.now()
 	for _, p := range *m.peers.Load() {
@@ -239,8 +241,8 @@ func (m *move) waiting() (n int) {
 	return n
 }
 
-// sendChecks sends the checks from the new address to the peers that have not taken it, if the routes and a permission
-// allow it.
+// sendChecks sends the checks from the new address to the peers that have not accepted it, if the routes and a
+// permission allow it.
 func (m *move) sendChecks() {
 	r := m.relay
 	for _, p := range *m.peers.Load() {
@@ -385,8 +387,8 @@ func (m *move) arrived(batch []Datagram, now time.Time) {
 	}
 }
 
-// arrived handles a datagram at the new socket. It reports whether the datagram shows that the peer has taken the new
-// address.
+// arrived handles a datagram at the new socket. It reports whether the datagram shows that the peer has accepted the
+// new address.
 func (p *movingPeer) arrived(payload []byte) (taken bool) {
 	question, isQuestion := bindingTransaction(payload, stun.ClassRequest)
 	answer, isAnswer := bindingTransaction(payload, stun.ClassSuccessResponse)
@@ -423,9 +425,10 @@ func bindingTransaction(b []byte, class stun.MessageClass) (id transaction, ok b
 }
 
 // Depart prepares the relay for a handover to another pod. It ends the forwarding in the kernel, and returns the checks
-// to the active peers, which that pod sends again. ok is false if an active peer is not known to use ICE, if excluded
-// reports true for the address of an active peer, or if a move is not complete: the end of the relay would close the
-// former socket, which a peer may still use. The relay forwards in user space until Stay or Hand is called.
+// to the active peers, which the other pod sends again. ok is false if an active peer may not use ICE, or if excluded
+// reports true for the address of an active peer. It is also false if an earlier move is not complete, because the end
+// of the relay would close the former socket, which a peer may still use. The relay forwards in user space until Stay
+// or Hand is called.
 func (r *Relay) Depart(excluded func(netip.Addr) bool) (checks []session.Check, ok bool) {
 	if r.moving.Load() != nil {
 		return nil, false
@@ -441,7 +444,7 @@ func (r *Relay) Depart(excluded func(netip.Addr) bool) (checks []session.Check, 
 		case known && recent:
 			inUse[p.addr] = true
 			return !excluded(p.addr.Addr())
-		case known: // the peer is being checked, or its consent has expired
+		case known: // the move of the peer is in progress, or its consent has expired
 			return now >= setupTime
 		}
 		return !bound && now-active >= PermissionLifetime

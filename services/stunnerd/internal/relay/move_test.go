@@ -83,10 +83,10 @@ const (
 	nothing
 )
 
-// newMoving returns a relay with a channel to a peer, whose check the former relay has kept.
+// newMoving returns a relay with a channel to a peer. The former relay had a check for the peer.
 func newMoving(t *testing.T, kept string) *moving { return newMovingFrom(t, kept, aSocket) }
 
-// newMovingFrom is newMoving for a relay that replaces a lost socket or nothing.
+// newMovingFrom is newMoving for a relay that replaces a lost socket, or nothing.
 func newMovingFrom(t *testing.T, kept string, replaces formerly) *moving {
 	t.Helper()
 	b := &moving{t: t, client: &movedClient{}, meter: meter.New(), permitted: true}
@@ -124,14 +124,14 @@ func newMovingFrom(t *testing.T, kept string, replaces formerly) *moving {
 	return b
 }
 
-// formerReceiver passes the datagrams at a former socket.
+// formerReceiver passes on the datagrams at a former socket.
 type formerReceiver struct{ *relay.Relay }
 
 func (r formerReceiver) ReceiveBatch(batch []relay.Datagram, now time.Time) {
 	r.ReceiveFormer(batch, now)
 }
 
-// send makes the client send a datagram, and returns the relayed addresses from which it left.
+// send makes the client send a datagram, and returns the relayed addresses from which it was sent.
 func (b *moving) send(payload string) (from []netip.AddrPort) {
 	b.t.Helper()
 	b.peer.Got()
@@ -157,8 +157,8 @@ func (b *moving) own() netip.AddrPort { return b.Session().Relay }
 
 const media = "\x80media"
 
-// a peer that accepts the check gets data from the new address from its first data there on. Until then data
-// leaves by the former socket, requests by both, and answers by the socket of their question.
+// when a peer that has accepted the check sends data to the new address, data is sent to it from the new address.
+// Until then, data is sent from the former socket, requests from both, and answers from the socket of their question.
 func TestPeerTakesTheNewAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := check(t, "a:b", useCandidate)
@@ -185,7 +185,7 @@ func TestPeerTakesTheNewAddress(t *testing.T) {
 		for _, step := range []struct {
 			at      netip.AddrPort
 			arrives string
-			data    []netip.AddrPort // from which data of the client leaves afterwards
+			data    []netip.AddrPort // the addresses from which data of the client is sent afterwards
 		}{
 			{b.own(), media, former}, // forged: without an answer
 			{b.own(), answer(t, check(t, "a:b")), former},
@@ -231,15 +231,15 @@ func TestPeerTakesTheNewAddress(t *testing.T) {
 	})
 }
 
-// a peer that does not take the new address is counted after 10 s, and loses nothing. When it is silent for longer
-// than ICE allows, the former socket is closed.
+// a peer that does not accept the new address is counted after 10 s, and loses nothing. When it is silent for
+// longer than ICE allows, the former socket is closed.
 func TestPeerThatStaysLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := check(t, "a:b", useCandidate)
 		b := newMoving(t, kept)
 		defer b.Close()
 		b.Move()
-		for range 600 { // with answers of a peer that answers checks and selects nothing
+		for range 600 { // the peer answers checks and selects no other address
 			b.receives(b.own(), answer(t, kept))
 			if !b.receives(b.former, media) {
 				t.Fatal("the client does not get data")
@@ -329,7 +329,7 @@ func TestCheckNeedsRouteAndPermission(t *testing.T) {
 	})
 }
 
-// the check that is kept is the newest that nominates, unless ICE has restarted.
+// the newest nominating check is kept, unless ICE has restarted.
 func TestKeptChecks(t *testing.T) {
 	nominates, later := check(t, "a:b", useCandidate), check(t, "a:b", useCandidate)
 	plain, restarted := check(t, "a:b"), check(t, "a:c")
@@ -362,7 +362,7 @@ func TestKeptChecks(t *testing.T) {
 	}
 }
 
-// a session may move only if each peer in use is known to use ICE, and none is excluded.
+// a session may move only if all active peers are known to use ICE, and none of them is excluded.
 func TestWhoMayMove(t *testing.T) {
 	inUse := func(b *moving) {
 		b.send(check(b.t, "a:b"))
@@ -421,8 +421,8 @@ func TestHandedSocketStaysOpen(t *testing.T) {
 	})
 }
 
-// a session does not leave its pod while a peer may use the socket of an earlier pod, which the end of the relay
-// closes, and not while no peer has answered after that pod was lost.
+// a session stays at its pod while a peer may use the socket of an earlier pod, which the end of the relay would
+// close. If that pod is lost, the session stays until a peer has answered.
 func TestSessionStaysDuringAMove(t *testing.T) {
 	for name, replaces := range map[string]formerly{"a former socket": aSocket, "a lost socket": aLostSocket} {
 		t.Run(name, func(t *testing.T) {
@@ -457,11 +457,11 @@ func TestSessionStaysDuringAMove(t *testing.T) {
 	}
 }
 
-// takesLong is longer than a move may take, and shorter than the time after which a silent peer does not count.
+// takesLong is longer than takePatience, and shorter than the time after which a silent peer does not count.
 const takesLong = 15 * time.Second
 
-// other pods get a copy of the session when a client that does not nominate sends a check with a new USERNAME, and
-// not more than once a second.
+// when a client that does not nominate sends a check with a new USERNAME, other pods get a copy of the session,
+// at most once a second.
 func TestFreshChecksAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMovingFrom(t, "", nothing)
@@ -491,8 +491,8 @@ func TestFreshChecksAreReported(t *testing.T) {
 	})
 }
 
-// if the former relay is lost, nothing is sent to the peer before the client is reached. Then the check is sent until
-// the peer has answered and sends data, and everything leaves from the new address.
+// if the former relay is lost, nothing is sent to the peer before the client is reached. Then the check is sent
+// until the peer has answered and sends data. Everything is sent from the new address.
 func TestPeerOfALostRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := check(t, "a:b", useCandidate)
@@ -537,7 +537,7 @@ func TestPeerOfALostRelay(t *testing.T) {
 	})
 }
 
-// a peer that does not take the address of the new relay gets no checks after 10 s, and is counted.
+// a peer that does not accept the address of the new relay gets no checks after 10 s, and is counted.
 func TestPeerThatLosesItsRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMovingFrom(t, check(t, "a:b", useCandidate), aLostSocket)

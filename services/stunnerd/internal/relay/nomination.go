@@ -16,11 +16,11 @@ import (
 )
 
 // nominations keeps the connectivity check of the client to each peer that a move sends again, and remembers which of
-// them were reported to Routes.OnNomination. A connectivity check is a Binding request. One with USE-CANDIDATE nominates
-// (RFC 8445 §7.2.2). The newest one that nominates is kept, as long as its USERNAME is that of the newest check to the
-// peer: USERNAME changes when ICE restarts. Some clients nominate once, when a call begins, and a peer does not change
-// its path for a later check. The checks of a client that never nominates, because its peer does, are the newest ones of
-// maxUnnominated peers.
+// them were reported to Routes.OnNomination. A connectivity check is a Binding request. One with USE-CANDIDATE
+// nominates (RFC 8445 §7.2.2). The newest one that nominates is kept, as long as its USERNAME is that of the newest
+// check to the peer: USERNAME changes when ICE restarts. Some clients nominate only once, when a call begins, and a
+// peer does not change its path for a later check. For a client that never nominates, because its peers do, the newest
+// checks to maxUnnominated peers are kept.
 //
 // Browsers send USE-CANDIDATE in each check, so one check is reported for each peer and USERNAME. A client that changes
 // USERNAME or the port of the peer in each check must not cause a write to the journal for each packet, because the
@@ -28,7 +28,7 @@ import (
 // peer.
 type nominations struct {
 	mu sync.Mutex
-	// checks are those of the latest peers, at most one for each and session.MaxChecks.
+	// checks are the checks to the latest peers, at most one for each and session.MaxChecks in total.
 	checks []check
 	// reported is when checks were last reported.
 	reported time.Time
@@ -68,8 +68,8 @@ func isBindingRequest(b []byte) bool {
 // magicCookie is in bytes 4 to 7 of each STUN message (RFC 8489 §5).
 const magicCookie = 0x2112A442
 
-// observe keeps a Binding request from the client to a peer. If no such request was reported, observe reports it to
-// Routes.OnNomination, at once or within nominationInterval, or to Routes.OnFreshCheck if it does not nominate.
+// observe stores a Binding request from the client to a peer. If it is new, observe reports it within
+// nominationInterval: to Routes.OnNomination, or to Routes.OnFreshCheck if it does not nominate.
 func (r *Relay) observe(message []byte, peer netip.AddrPort) {
 	if r.session.Client.Connected() || binary.BigEndian.Uint32(message[4:]) != magicCookie {
 		return
@@ -151,8 +151,8 @@ func (r *Relay) ReportNominations() {
 	}
 }
 
-// add keeps a copy of a check, and reports whether it is new: the first one with its peer, USERNAME and kind. A check is not kept if a more useful
-// check is, or if there is no memory for it. The caller must hold mu.
+// add stores a copy of a check, and reports whether the check is new: the first one with its peer, USERNAME and kind. A
+// check is not stored if a more useful check is stored, or if there is no memory for it. The caller must hold mu.
 func (n *nominations) add(fresh check) (isNew bool) {
 	at := slices.IndexFunc(n.checks, func(old check) bool { return old.Peer == fresh.Peer })
 	if at >= 0 && n.checks[at].username == fresh.username && n.checks[at].nominates == fresh.nominates {
@@ -199,9 +199,9 @@ func (n *nominations) copies() (list []session.Check) {
 	return list
 }
 
-// Checks returns the connectivity check to each peer that a move sends again, the newest peer last: the latest one that
-// nominates. If the client does not nominate, because its peers control, it is the latest one: a peer may still take the
-// address from which it arrives.
+// Checks returns for each peer the connectivity check that a move sends again, the newest peer last: the latest check
+// that nominates. If the client does not nominate, because its peers are controlling, it is the latest check: a peer
+// may still accept the address from which it arrives.
 func (r *Relay) Checks() []session.Check { return r.nominations.Load().copies() }
 
 // close ends the charge when the session has ended.
@@ -228,7 +228,7 @@ func (r *Relay) RestoreNominations(checks []session.Check) {
 			continue
 		}
 		if username, nominates := checkUser(c.Message); len(username) > 0 {
-			c.Message = bytes.Clone(c.Message) // add replaces it in place
+			c.Message = bytes.Clone(c.Message) // add replaces Message in place
 			n.checks = append(n.checks, newCheck(c, username, nominates))
 		}
 	}

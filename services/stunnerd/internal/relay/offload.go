@@ -33,9 +33,9 @@ func (r *Routes) Store(v *cluster.View) {
 // call ends. A nil Offload is valid.
 func (r *Routes) Offload(f *offload.Offload) { r.group.Swap(f.NewGroup()).Close() }
 
-// OnNomination makes relays report the nominating connectivity checks (RFC 8445 §7.2.2) that their clients over UDP
-// send to peers: the first one with the newest USERNAME of each peer. A relay calls the function at most once a second
-// for each peer. A check that arrives earlier waits. The function must not block, because clients wait for it.
+// OnNomination makes relays report the nominating connectivity checks (RFC 8445 §7.2.2) of their clients over UDP: for
+// each peer the first check with its newest USERNAME. A relay calls the function at most once a second for each peer. A
+// check that arrives earlier waits. The function must not block, because clients wait for it.
 func (r *Routes) OnNomination(f func(*Relay, session.Check)) { r.nominated.Store(&f) }
 
 // OnFreshCheck makes relays report that Checks has a new check that does not nominate, at most once a second.
@@ -63,11 +63,11 @@ func (r *Relay) arm(c *channel, generation offload.Generation, now time.Time) {
 	}
 	local := r.session.Client.Local()
 	if !local.IsValid() {
-		return // the client may use another pod; the channel is armed when that is decided
+		return // the client may use another pod; the channel is armed when its path is certain
 	}
 	c.armAfter.Store(int64(r.since(now) + armRetry))
 	permitted := r.time(c.permitted.Load())
-	if later := c.binding.Permitted(); later.After(permitted) { // by another Offload
+	if later := c.binding.Permitted(); later.After(permitted) { // extended by another Offload
 		permitted = later
 	}
 	armed := generation.Arm(&c.binding, offload.Entry{

@@ -27,8 +27,8 @@ func openOffload(t *testing.T) *offload.Offload {
 	return f
 }
 
-// A channel that was judged by routes before a config change is not armed, also if the change replaces the in-kernel
-// path, whose generations have the same numbers.
+// A channel whose routes were checked before a config change is not armed. This also holds if the change replaces the
+// in-kernel path, whose generations have the same numbers.
 func TestReplacedOffload(t *testing.T) {
 	client := &datagramClient{}
 	b := newBed(t, &client.sink)

@@ -126,8 +126,8 @@ func (p *poller) add(s *kernelSocket) error {
 	return nil
 }
 
-// occupy assigns a slot to a socket, and returns the event of the slot. add makes its system call without mu, because
-// the goroutine locks mu for each event.
+// occupy assigns a slot to a socket, and returns the event of the slot. add makes its system call after occupy without
+// mu, because the goroutine locks mu for each event.
 func (p *poller) occupy(s *kernelSocket) unix.EpollEvent {
 	p.mu.Lock()
 	defer p.mu.Unlock()

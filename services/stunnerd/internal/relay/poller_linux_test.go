@@ -29,7 +29,7 @@ func newPeer(t testing.TB) (*net.UDPConn, netip.AddrPort) {
 	return conn, conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// closedPort returns a port of 127.0.0.1 on which no socket is.
+// closedPort returns a port of 127.0.0.1 without a socket.
 func closedPort(t testing.TB) netip.AddrPort {
 	t.Helper()
 	conn, addr := newPeer(t)
@@ -64,7 +64,7 @@ func write(t testing.TB, from *net.UDPConn, to netip.AddrPort, payload string) {
 	}
 }
 
-// after returns a value from a channel, and fails if there is none in time.
+// after returns a value from a channel, or fails after a timeout.
 func after[T any](t testing.TB, c <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -75,7 +75,8 @@ func after[T any](t testing.TB, c <-chan T) (v T) {
 	return v
 }
 
-// A poller receives from many sockets, each datagram for its socket, over many uses of one slot.
+// A poller receives from many sockets. Each datagram is passed to the receiver of its socket, while slots are reused
+// many times.
 func TestPollerServesManySockets(t *testing.T) {
 	const sockets, rounds = 300, 3
 	network := newKernel(t)
@@ -113,8 +114,8 @@ func TestPollerServesManySockets(t *testing.T) {
 	}
 }
 
-// A datagram that arrives while the poller passes on another one is received, although the poller does not look for it
-// before it waits: at the same socket, and at another one.
+// A datagram that arrives while the poller handles another one is received without a further event, at the same socket
+// and at another one.
 func TestDatagramWhileAnotherIsPassedOn(t *testing.T) {
 	network := newKernel(t)
 	peer, _ := newPeer(t)
@@ -145,7 +146,7 @@ func TestDatagramWhileAnotherIsPassedOn(t *testing.T) {
 	}
 }
 
-// An event of a socket that was closed meanwhile is not an event of the next socket in its slot.
+// An event of a closed socket is not taken for an event of the next socket in its slot.
 func TestEventOfAClosedSocketIsIgnored(t *testing.T) {
 	network := newKernel(t)
 	p := network.Pollers.pollers[0]
@@ -172,7 +173,7 @@ func TestEventOfAClosedSocketIsIgnored(t *testing.T) {
 	p.receive(first, unix.EPOLLIN|unix.EPOLLERR, time.Now()) // an event that was in progress during Close
 }
 
-// A receiver may close its socket, and other goroutines may while datagrams are received.
+// While datagrams are received, the receiver and other goroutines may close the socket.
 func TestCloseWhileReceiving(t *testing.T) {
 	network := newKernel(t)
 	peer, _ := newPeer(t)
@@ -200,7 +201,7 @@ func TestCloseWhileReceiving(t *testing.T) {
 	}
 }
 
-// Start of a socket that is being closed leaves nothing behind in the poller.
+// Start of a socket that is being closed leaves no slot in use.
 func TestStartDuringClose(t *testing.T) {
 	network := newKernel(t)
 	p := network.Pollers.pollers[0]
@@ -235,7 +236,7 @@ func TestStartDuringClose(t *testing.T) {
 	}
 }
 
-// A socket that is started after the pollers were closed has an error.
+// Starting a socket after the pollers were closed returns an error.
 func TestStartAfterTheEndOfThePollers(t *testing.T) {
 	pollers, err := NewPollers(2)
 	if err != nil {
@@ -253,8 +254,8 @@ func TestStartAfterTheEndOfThePollers(t *testing.T) {
 	}
 }
 
-// A socket with a full receive buffer does not keep a poller from the others: their datagrams arrive before its buffer
-// is empty, and each batch is bounded.
+// A socket with a full receive buffer does not delay other sockets: their datagrams are received before its buffer is
+// empty, and each batch is bounded.
 func TestFloodedSocketDelaysNoOther(t *testing.T) {
 	network := newKernel(t)
 	peer, _ := newPeer(t)
@@ -313,7 +314,7 @@ func TestICMPFloodDoesNotStopDatagrams(t *testing.T) {
 				got <- string(d.Payload())
 			}
 		}
-		flood(s, gone) // so that an error is pending at the next receipt
+		flood(s, gone) // an error is pending at the next receive
 	})); err != nil {
 		t.Fatal(err)
 	}
@@ -400,7 +401,7 @@ func TestPendingErrorReordersNothing(t *testing.T) {
 	}
 }
 
-// An ICMPv6 message of type 0, which has no meaning, is not taken for a datagram of the peer that it quotes.
+// An ICMPv6 message of type 0, which has no meaning, is not taken for a datagram of the peer that the message quotes.
 func TestMeaninglessICMPIsIgnored(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return

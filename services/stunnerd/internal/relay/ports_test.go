@@ -137,7 +137,7 @@ func TestPairsOfARange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	taken, err := Kernel{}.Open(loopback, r.First+5) // by another process
+	taken, err := Kernel{}.Open(loopback, r.First+5) // another process uses the port
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,9 +106,9 @@ type channel struct {
 	// until is when the channel binding ends, as a time.Duration since the start of the session.
 	until atomic.Int64
 	// permitted is the end of the peer's permission to send in this channel, as a time.Duration since the start of the
-	// session. ChannelData from the client prolongs it. By RFC 8656 §12 it would end after 300 s without
-	// CreatePermission or ChannelBind, but some clients, for example aioice, send only ChannelBind, as rarely as the
-	// lifetime of the channel requires.
+	// session. ChannelData from the client extends it. By RFC 8656 §12 the permission would end after 300 s without
+	// CreatePermission or ChannelBind. But some clients, for example aioice, send only ChannelBind, and only as often
+	// as the lifetime of the channel requires.
 	permitted atomic.Int64
 	// installed is the end of the permission for the IP address of the peer that the latest ChannelBind has installed,
 	// as a time.Duration since the start of the session. Unlike permitted, it also applies to data outside of the
@@ -358,7 +358,7 @@ func (r *Relay) judge(c *channel) *verdict {
 	return v
 }
 
-// ReasonOf returns the reason under which a refusal or drop is counted, for a verdict other than cluster.Allowed.
+// ReasonOf returns the reason with which a refusal or drop is counted, for a verdict other than cluster.Allowed.
 func ReasonOf(v cluster.Verdict) meter.Reason {
 	switch v {
 	case cluster.PortDenied:
@@ -369,7 +369,7 @@ func ReasonOf(v cluster.Verdict) meter.Reason {
 	return meter.PeerDenied
 }
 
-// Undelivered returns the reason under which a dropped datagram is counted, for an error of Socket.Send or
+// Undelivered returns the reason with which a dropped datagram is counted, for an error of Socket.Send or
 // session.Client.Send.
 func Undelivered(err error) meter.Reason {
 	if errors.Is(err, datagram.ErrCongested) {
@@ -406,7 +406,7 @@ func (r *Relay) admits(d session.Direction, n int, peer netip.AddrPort, now time
 }
 
 // endSpent ends the session if it has used the bytes that its credential allows. It is called when the datagrams that
-// were admitted before are sent. The next Refresh gets 437, and the Allocate after it 486.
+// were admitted before have been sent. The next Refresh gets 437, and the next Allocate gets 486.
 func (r *Relay) endSpent() {
 	if r.spent.Load() {
 		r.session.Usage.Because(meter.CaveatBytes.String())

@@ -64,7 +64,7 @@ type bed struct {
 	peer   *net.UDPConn
 	routes Routes
 	meter  *meter.Meter
-	// verdicts are the decisions of the test, in place of an allocation engine, whether a peer has a permission.
+	// verdicts are the answers to whether a peer has a permission, in place of an allocation engine.
 	verdicts chan bool
 	// ended is closed when the relay has been closed.
 	ended chan struct{}
@@ -190,7 +190,7 @@ func waiting(u *undecided) int {
 	return len(u.queue)
 }
 
-// Datagrams of one peer that have arrived before the allocation engine is asked need one answer.
+// Waiting datagrams of one peer need only one answer of the allocation engine.
 func TestFloodWithoutPermissionCostsFewQuestions(t *testing.T) {
 	b := newBed(t, &sink{})
 	const flood = 100
@@ -214,7 +214,7 @@ func TestFloodWithoutPermissionCostsFewQuestions(t *testing.T) {
 	}
 }
 
-// C-10: a client gets ICMP messages about its peers, and no datagram of other peers is lost because of them.
+// C-10: a client gets ICMP messages about its peers. They cause no loss of datagrams of other peers.
 func TestClientReceivesICMPMessages(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 1000)})
 	gone, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
@@ -285,7 +285,7 @@ func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 	}
 }
 
-// C-05: ChannelData of an unbound channel, or with a length beyond the end, is dropped and counted.
+// C-05: ChannelData of an unbound channel, or with a length that exceeds the frame, is dropped and counted.
 func TestInvalidChannelDataIsDropped(t *testing.T) {
 	b := newBed(t, &sink{})
 	b.Bind(0x4000, b.peerAddr())()
@@ -316,7 +316,7 @@ func TestDropsAllocateNothing(t *testing.T) {
 	b := newBed(t, &sink{})
 	b.Bind(0x4000, b.peerAddr())()
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
-	// The poller would take a buffer now and then.
+	// An open relay would sometimes take a buffer for its poller.
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +356,7 @@ func TestReceivingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// T-A7: OpenEven opens an even port and the one above it, and a token gives the reserved one once.
+// T-A7: OpenEven opens an even port and the next one. A token returns the reserved port once.
 func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
 	network := newKernel(t)
 	even, odd, err := OpenEven(network, loopback, true)
@@ -401,8 +401,8 @@ func BenchmarkFromClient(b *testing.B) {
 	}
 }
 
-// C-06: the longest datagram of IPv6 does not fit into a Data indication, whose length has 16 bits. It passes in a
-// channel, and is otherwise dropped. With a wrong length the client of a stream would lose the start of the next
+// C-06: the longest datagram of IPv6 does not fit into a Data indication, whose length has 16 bits. It is forwarded in
+// a channel, and is otherwise dropped. A wrong length would make a client over a stream lose the start of the next
 // message.
 func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::1]:1")

@@ -8,8 +8,8 @@ import (
 )
 
 // restoredPermission is the shortest time for which the peer of a restored channel may send data in the channel. The
-// journal does not contain how far ChannelData of the client has prolonged that permission (see channel.permitted). An
-// ICE agent in a call sends a check at least this often (RFC 7675 §5.1), which prolongs the permission again.
+// journal does not contain how far ChannelData of the client has extended that permission (see channel.permitted). An
+// ICE agent in a call sends a check at least this often (RFC 7675 §5.1), and each check extends the permission again.
 const restoredPermission = 30 * time.Second
 
 // longAnswered is the field answered of restored channels, whose ChannelBind was answered long ago.

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserved is the number of file descriptors that clients may not use, but at most an eighth of all: probes, metrics
-// and the source of the config need some.
+// reserved is the number of file descriptors that are kept for probes, metrics and the source of the config, but at
+// most an eighth of all.
 const reserved = 32
 
 // ErrNoRoom is the error if all file descriptors for clients are in use.

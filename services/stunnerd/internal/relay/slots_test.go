@@ -10,8 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testroot"
 )
 
-// T-12: one user with many sessions, each with many channels, does not take all slots of the kernel: channels of another
-// user are forwarded in the kernel. The channels of an ended session return theirs.
+// T-12: one user with many sessions, each with many channels, does not use all slots of the kernel path: channels of
+// another user are still forwarded in the kernel. The slots of an ended session are free again.
 func TestOneUserDoesNotTakeAllSlots(t *testing.T) {
 	testroot.Need(t, "BPF programs")
 	const slots, each = 100, 20
@@ -20,7 +20,8 @@ func TestOneUserDoesNotTakeAllSlots(t *testing.T) {
 	table := session.NewTable()
 	table.SetBounds(session.Bounds{Capacity: session.Amounts{session.Places: 50, session.Slots: slots}})
 	number := uint16(0x4000)
-	// arm sends one packet in each of so many new channels of a new session, and returns how many the kernel forwards.
+	// arm sends one packet in each of a number of new channels of a new session. It returns how many of them the kernel
+	// forwards.
 	var all []*bed
 	arm := func(user, source string, channels int) int {
 		client := &datagramClient{}

@@ -17,8 +17,8 @@ import (
 )
 
 // ReceiveBatch implements Receiver. It forwards the datagrams of peers that have a channel, drops those of peers that
-// the routes do not allow, and queues all others for decide. Datagrams that arrive just after their peer has got a
-// channel are queued behind the earlier ones. A panic ends the session, and not the process.
+// the routes do not allow, and queues all others for decide. Datagrams of a peer whose channel is new are queued while
+// earlier ones wait. A panic ends the session, and not the process.
 func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
 	if pass := r.passing.Load(); pass != nil {
 		(*pass)(batch)
@@ -47,7 +47,7 @@ func (r *Relay) receive(batch []Datagram, now time.Time) {
 	r.sendToClient(t, now)
 }
 
-// sendToClient sends a transfer. The session ends after it if it has used the bytes of its credential.
+// sendToClient sends a transfer. Then it ends the session if the session has used the bytes of its credential.
 func (r *Relay) sendToClient(t *transfer, now time.Time) {
 	if len(t.packets) > 0 {
 		r.session.Client.SendAll(t.packets)
@@ -258,7 +258,7 @@ func (u *undecided) holds(peer netip.AddrPort) bool {
 	return u.handled == peer || slices.ContainsFunc(u.queue, func(d Datagram) bool { return d.peer == peer })
 }
 
-// next removes a datagram from the queue, and returns the number of datagrams behind it. The call means that the
+// next removes a datagram from the queue, and returns the number of datagrams after it. Calling next means that the
 // previous datagram was handled. ok is false after close, and if the queue is empty. The caller then ends Relay.decide.
 func (u *undecided) next() (d Datagram, behind int, ok bool) {
 	u.mu.Lock()

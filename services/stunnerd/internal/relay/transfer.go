@@ -64,8 +64,8 @@ func (r *Relay) count(t *transfer, d session.Direction, clusters *meter.Tally, n
 	flow(&r.session.Traffic, d).AddSum(all)
 }
 
-// countPeers counts the packets of a transfer by peer: those that were sent to peers, and all packets from peers. The
-// counters of a peer are changed once for consecutive packets.
+// countPeers counts the packets of a transfer by peer: sent packets to peers, and all packets from peers. The counters
+// of a peer are changed once for consecutive packets.
 func (r *Relay) countPeers(t *transfer, d session.Direction, now time.Duration) {
 	for i := 0; i < len(t.items); {
 		of, n := t.items[i].count, uint64(0)
@@ -84,8 +84,8 @@ func (r *Relay) countPeers(t *transfer, d session.Direction, now time.Duration) 
 	}
 }
 
-// countUsage counts the packets of a transfer that were sent for usage records. The counters of a route are changed
-// once for consecutive packets.
+// countUsage counts the sent packets of a transfer for usage records. The counters of a route are changed once for
+// consecutive packets.
 func countUsage(t *transfer, d session.Direction) {
 	for i := 0; i < len(t.items); {
 		of, sum := t.items[i].usage, meter.Sum{}

@@ -82,7 +82,8 @@ var (
 	peer2 = netip.MustParseAddrPort("127.0.0.1:1002")
 )
 
-// The payloads of a batch leave by one call for each relay, in the order of the relay. The Outbox is empty afterwards.
+// The payloads of a batch are sent by one call for each relay, in the order of the relays. The Outbox is empty
+// afterwards.
 func TestOutboxGroupsByRelay(t *testing.T) {
 	var routes Routes
 	routes.Store(allow("127.0.0.1"))
@@ -108,7 +109,7 @@ func TestOutboxGroupsByRelay(t *testing.T) {
 	}
 }
 
-// The counters of a cluster change once for a batch, after the payloads of all relays have left.
+// The counters of a cluster change once for a batch, after the payloads of all relays were sent.
 func TestOutboxCountsOnce(t *testing.T) {
 	var routes Routes
 	routes.Store(allow("127.0.0.1"))
@@ -131,7 +132,7 @@ func TestOutboxCountsOnce(t *testing.T) {
 	}
 }
 
-// A panic while one relay sends ends its session. The payloads of the other relays are sent, once, also if the end of
+// A panic while one relay sends ends its session. The payloads of the other relays are sent once, even if the end of
 // the session causes a panic too.
 func TestPanicInAFlushKeepsTheRest(t *testing.T) {
 	for _, endFails := range []bool{false, true} {
@@ -171,8 +172,8 @@ func TestPanicInAFlushKeepsTheRest(t *testing.T) {
 	}
 }
 
-// Counters of session and cluster count exactly the datagrams that were sent, in both directions. Each other datagram
-// is one drop.
+// Counters of session and cluster count exactly the sent datagrams, in both directions. Each other datagram is counted
+// as one drop.
 func TestBatchesAreCountedExactly(t *testing.T) {
 	var routes Routes
 	routes.Store(allow("127.0.0.1"))
@@ -264,8 +265,8 @@ func present(drops map[string]uint64) map[string]uint64 {
 	return drops
 }
 
-// ChannelData does not overtake the answer to ChannelBind. Datagrams that arrive while Bind is in progress are neither
-// lost nor overtaken by later ones.
+// ChannelData is never sent before the answer to its ChannelBind. Datagrams that arrive during a ChannelBind are not
+// lost, and keep their order.
 func TestBindInProgressKeepsTheOrder(t *testing.T) {
 	const before, during, behind = 20, 20, 20
 	for range 50 {
@@ -298,7 +299,7 @@ func TestBindInProgressKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// A datagram that waits for the decision of the engine is not overtaken by ChannelData of its peer.
+// Datagrams that wait for the decision of the engine are sent before later ChannelData of their peer.
 func TestDecisionOfTheEngineKeepsTheOrder(t *testing.T) {
 	var routes Routes
 	routes.Store(allow("127.0.0.1"))
@@ -322,7 +323,7 @@ func TestDecisionOfTheEngineKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// T-04: the routes apply also to a datagram that was in the queue when they changed.
+// T-04: changed routes apply also to queued datagrams.
 func TestRoutesHoldForQueuedDatagrams(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 3)}) // room for all, so that a datagram that passes does not block
 	b.ReceiveBatch([]Datagram{NewDatagram([]byte("x"), b.peerAddr())}, time.Now())
@@ -340,8 +341,8 @@ func TestRoutesHoldForQueuedDatagrams(t *testing.T) {
 	}
 }
 
-// The queue for the engine is bounded by number and by bytes, keeps no memory of datagrams that it has returned, and
-// holds none after close.
+// The queue for the engine is bounded by number and by bytes. It keeps no memory of datagrams that it has returned, and
+// is empty after close.
 func TestQueueForTheEngineIsBounded(t *testing.T) {
 	for _, c := range []struct{ size, fit int }{
 		{0, maxUndecided}, {1000, maxUndecided}, {2048, maxUndecidedBytes / 2048}, {65_507, maxUndecidedBytes / 65_507},
@@ -381,7 +382,8 @@ func TestQueueForTheEngineIsBounded(t *testing.T) {
 	}
 }
 
-// When the queue for the engine is full, datagrams are dropped and counted. Datagrams of bound peers still pass.
+// When the queue for the engine is full, further datagrams are dropped and counted. Datagrams of bound peers are still
+// forwarded.
 func TestFullQueueStopsNoBoundPeer(t *testing.T) {
 	var routes Routes
 	routes.Store(allow("127.0.0.0/8"))
@@ -397,7 +399,7 @@ func TestFullQueueStopsNoBoundPeer(t *testing.T) {
 	}
 	batch = append(batch, NewDatagram([]byte("bound"), peer1))
 	r.ReceiveBatch(batch, time.Now())
-	// The engine may already have been asked about one datagram, which then is not in the queue any more.
+	// The engine may already handle one datagram, which is not in the queue then.
 	if d := m.Drops(); d["congested"] < 9 || d["congested"] > 10 || fmt.Sprint(client.calls) != "[[bound]]" {
 		t.Errorf("drops %v, passed %v", present(d), client.calls)
 	}

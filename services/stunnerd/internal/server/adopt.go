@@ -14,14 +14,14 @@ const (
 	// adoptionsPerSecond is the largest number of sessions that a pod offers in a second to the pods at which the
 	// datagrams of their clients arrive.
 	adoptionsPerSecond = 50
-	// maxAdopted is the largest number of relay sockets of this pod that sessions use which it has handed over in this
-	// way. Peers that do not take the new relayed address use them until they are silent.
+	// maxAdopted is the largest number of relay sockets of this pod that are used by sessions after Adopt. Peers that
+	// do not accept the new relayed address use them until they are silent.
 	maxAdopted = 1024
 )
 
-// Adopt hands sessions over to the pods at which the datagrams of their clients arrive, until ctx ends: a call needs
-// the way through a second pod for a while only, and new pods get a part of the load. It does nothing while the process
-// drains, because HandOver does more.
+// Adopt hands sessions over to the pods at which the datagrams of their clients arrive, until ctx ends. So a call uses
+// the path through a second pod only for a short time, and new pods get a part of the load. Adopt does nothing while
+// the process drains, because HandOver then hands over all sessions.
 func (s *Server) Adopt(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -39,7 +39,8 @@ func (s *Server) Adopt(ctx context.Context) {
 	}
 }
 
-// adoptDue tries the sessions that are due, at most adoptionsPerSecond. It reports whether these were all.
+// adoptDue tries the sessions that are due, at most adoptionsPerSecond. It reports whether it has tried all due
+// sessions.
 func (s *Server) adoptDue(now time.Time) (all bool) {
 	defer s.meter.RecoverPanic("hand over sessions to the pods of their clients")
 	if !s.clientAddresses.Load() {
@@ -71,9 +72,10 @@ func (s *Server) adoptDue(now time.Time) (all bool) {
 	return true
 }
 
-// adopts returns the way through the pod at which the datagrams of a client arrive, and whether its session is due.
+// adopts returns the return path through the pod at which the datagrams of a client arrive, and whether its session is
+// due.
 func (s *Server) adopts(l listener.Movable, c forward.Client, now time.Time) (front forward.Way, due bool) {
-	if _, _, ok := l.Elsewhere(c.Addr, 0); !ok { // as for most clients
+	if _, _, ok := l.Elsewhere(c.Addr, 0); !ok { // false for most clients
 		return front, false
 	}
 	v, ok := forwarding{s}.Version(c)

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// adopters returns two pods that see the addresses of clients. Clients arrive at the UDP listener of the second one.
+// adopters returns two pods that see the addresses of clients. The datagrams of clients arrive at the UDP listener of
+// the second one.
 func adopters(t *testing.T) [2]*bed {
 	t.Helper()
 	both := pods(t)
@@ -18,7 +19,7 @@ func adopters(t *testing.T) [2]*bed {
 	return both
 }
 
-// arriveAt makes the pods name the listener in frames by the port of the pod at which clients arrive.
+// arriveAt makes the pods use the port of the pod at which clients arrive as the listener port in frames.
 func arriveAt(at *bed, both [2]*bed) {
 	for _, b := range both {
 		for _, listener := range *b.forwardPorts.Load() {
@@ -27,12 +28,12 @@ func arriveAt(at *bed, both [2]*bed) {
 	}
 }
 
-// arrive makes the datagrams of a client arrive at another pod, and shows it by an authentic request.
+// arrive makes the datagrams of a client arrive at another pod, and confirms the path by an authentic request.
 func (c *mobile) arrive(at *bed) {
 	c.t.Helper()
 	c.conn.move(at)
 	var err error
-	for range 3 { // the nonce of another pod is stale
+	for range 3 { // the nonce of another pod may be stale
 		if err = c.client.CreatePermission(net.UDPAddrFromAddrPort(c.peer)); err == nil {
 			return
 		}
@@ -40,7 +41,7 @@ func (c *mobile) arrive(at *bed) {
 	c.t.Fatal(err)
 }
 
-// elsewhere returns how many clients of a pod are known to use another one.
+// elsewhere returns how many clients of a pod use another pod for certain.
 func (b *bed) elsewhere() (n int) {
 	for port := range *b.forwardPorts.Load() {
 		l := b.movable(port)
@@ -53,8 +54,9 @@ func (b *bed) elsewhere() (n int) {
 	return n
 }
 
-// the sessions of clients that have used another pod for 30 s are handed over to that pod, 50 a second. It then
-// serves the clients itself, at once. A session stays if only data of its client, which may be forged, arrives there.
+// the session of a client that has used another pod for 30 s is handed over to that pod, at most 50 sessions a
+// second. The new pod then answers the client directly. A session stays if only unauthenticated data of its client
+// arrives at the other pod.
 func TestPodsAdoptSessions(t *testing.T) {
 	both := adopters(t)
 	owner, front := both[0], both[1]
@@ -116,8 +118,8 @@ func TestPodsAdoptSessions(t *testing.T) {
 	}
 }
 
-// a client with a valid credential that changes between pods on purpose moves its session ever more seldom, and
-// datagrams with its address that others send at another pod move nothing.
+// a client with a valid credential that changes between pods on purpose moves its session more and more rarely.
+// Forged datagrams with its address at another pod move nothing.
 func TestClientThatChangesBetweenPods(t *testing.T) {
 	both := adopters(t)
 	c := dialMobile(t, both[0], "udp")
@@ -155,7 +157,7 @@ func TestClientThatChangesBetweenPods(t *testing.T) {
 	}
 }
 
-// a refused session stays, and the next attempt is made later each time.
+// a refused session stays. The time to the next attempt increases with each refusal.
 func TestRefusedAdoptionIsTriedLater(t *testing.T) {
 	both := adopters(t)
 	owner, front := both[0], both[1]

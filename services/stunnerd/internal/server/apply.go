@@ -54,7 +54,7 @@ func (s *Server) ApplyEndpoints(changes []config.EndpointChange) (Plan, bool) {
 	if !s.book.Patch(changes) {
 		return Plan{}, false
 	}
-	for _, c := range changes { // no other goroutine reads these lists without mu
+	for _, c := range changes { // no other goroutine reads these lists without holding mu
 		s.wanted.Clusters[c.Index].Endpoints = c.New
 		s.running.Clusters[c.Index].Endpoints = c.New
 		s.clusters[c.Index].Endpoints = c.New

@@ -9,8 +9,8 @@ import (
 	"github.com/pion/turn/v3"
 )
 
-// a client of a pod that drains gets a session at another pod, and keeps it. A request with a wrong password goes
-// nowhere, so a stranger cannot use a pod that drains to reach the others.
+// a new client of a draining pod gets a session at another pod, which stays there. A request with a wrong
+// password is not forwarded, so only authenticated clients cause frames to other pods.
 func TestNewSessionsOfAPodThatDrains(t *testing.T) {
 	both := pods(t)
 	draining, other := both[0], both[1]

@@ -8,8 +8,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// copying reports whether other pods get copies of sessions, and this one continues those of lost pods. Without the
-// addresses of clients, the next pod of a client could not find its session.
+// copying reports whether this pod sends copies of its sessions to other pods, and continues sessions of lost pods.
+// Without the addresses of clients, the next pod of a client could not find its session.
 func (s *Server) copying() bool { return s.opt.Copies && s.clientAddresses.Load() }
 
 // Version implements forward.Sessions.

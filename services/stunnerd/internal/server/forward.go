@@ -15,9 +15,9 @@ import (
 )
 
 // SetPeers replaces the list of the pods of the Gateway, between which datagrams are forwarded, and which accept the
-// nonces of each other. The listeners of all of them, and the sockets for forwarded datagrams, are denied as peers of
-// clients. An empty list ends forwarding, and the pods of the last one stay denied: a list is lost while its pods run.
-// problem is why the list is not current, or empty.
+// nonces of each other. Clients must not use the listeners of these pods and the sockets for forwarded datagrams as
+// peers. An empty list ends forwarding. The pods of the previous list stay denied, because they may still run. problem is
+// why the list is not current, or empty.
 func (s *Server) SetPeers(p forward.Peers, problem string) {
 	s.forwarder.SetPeers(p)
 	secrets := make([][32]byte, 0, len(p.Keys))
@@ -54,7 +54,7 @@ func (s *Server) Forwarding() *inspection.ForwardingStatus {
 	}
 }
 
-// forwardPorts are the UDP listeners by port. A listener that waits for its last session is one of them.
+// forwardPorts are the UDP listeners by port, including retired listeners that still have sessions.
 type forwardPorts map[uint16]listener.Forwarding
 
 // watchForwarding sets the listeners that forward datagrams. The caller holds mu.
@@ -123,7 +123,7 @@ func (s forwarding) Answer(c forward.Client, frame []byte, asked *datagram.Sourc
 // Unowned implements forward.Sessions.
 func (s forwarding) Unowned(c forward.Client, message []byte, asked *datagram.Source) {
 	l := s.ports()[c.Port]
-	if l == nil { // the listener was closed while the owner was searched
+	if l == nil { // the listener was closed during the search for the owner
 		s.meter.Decline(meter.OtherListener, meter.Note{})
 		return
 	}
@@ -157,7 +157,7 @@ func (q quotas) Admit(a session.Admission, answer func(ok bool)) {
 	q.Forwarder.Admit(forward.User(a.User), uint32(min(a.Places, math.MaxUint32)), uint32(a.Limit), answer)
 }
 
-// report tells the other pods how many sessions a user has here.
+// report reports to the other pods how many sessions a user has here.
 func (s *Server) report(u session.User, places int64, fewer bool) {
 	s.forwarder.Count(forward.User(u), uint32(min(max(places, 0), math.MaxUint32)), fewer)
 }
@@ -181,7 +181,7 @@ const (
 )
 
 // copiesMemory returns the largest memory of copies of sessions of other pods, for a memory of sessions; 0 means no
-// maximum. Two copies of each of as many sessions as fit into that memory have 700 bytes each.
+// maximum. It suffices for two copies of 700 bytes for each session that fits into the memory of sessions.
 func copiesMemory(memory int64) int { return int(memory / copiesPart) }
 
 // forwardedClients returns the largest number of clients in each table of clients of other pods, for a memory of

@@ -25,7 +25,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// transports are those of the listeners that forward.
+// transports are the transports of listeners that forward.
 var transports = []string{"udp", "dtls"}
 
 // pods returns two servers that forward to each other. Both have a UDP and a DTLS listener. In a cluster these have the
@@ -63,8 +63,8 @@ func pods(t *testing.T, peers ...string) (pods [2]*bed) {
 	return pods
 }
 
-// movable is a connection of a client whose datagrams a load balancer sends to any of the pods. The client sees one
-// address.
+// movable is a connection of a client. A load balancer sends the datagrams of the client to any of the pods. The client
+// sees one address.
 type movable struct {
 	net.PacketConn
 	transport string
@@ -154,8 +154,8 @@ func dialMobile(t *testing.T, at *bed, transport string) *mobile {
 	return &mobile{call: call{t: t, client: client, relay: relay, peer: at.peer}, conn: m, outgoing: out}
 }
 
-// next sends a number to the peer, and waits for it. Earlier numbers may arrive twice: while it is undecided which path
-// the client uses, both get the data.
+// next sends a number to the peer, and waits until it is echoed. Earlier numbers may arrive twice: while the path of
+// the client is not certain, data is sent on both paths.
 func (c *mobile) next() error {
 	c.sent++
 	want := fmt.Sprint("number ", c.sent)
@@ -177,8 +177,8 @@ func (c *mobile) next() error {
 	}
 }
 
-// TestCallsBetweenPods: the datagrams of clients arrive at either pod, and move back, while the clients send
-// requests and retransmit their Allocate request to both. No datagram is lost.
+// TestCallsBetweenPods: the datagrams of clients arrive at one pod, then at the other one, and at the first one
+// again. Meanwhile the clients send requests, and retransmit their Allocate request to both. No datagram is lost.
 func TestCallsBetweenPods(t *testing.T) {
 	pods := pods(t)
 	var group sync.WaitGroup
@@ -270,8 +270,8 @@ func (c *mobile) reach(peer net.PacketConn, payload []byte) {
 	}
 }
 
-// quiet returns a call that sends to a peer and then nothing more, and the peer. The call has no request without an
-// answer, which it would send again, and which would move it.
+// quiet returns a call that sends to a peer once and then nothing more, and the peer. All requests of the call are
+// answered, because a retransmitted request would move the client.
 func quiet(t *testing.T, pods [2]*bed, transport string) (*mobile, net.PacketConn) {
 	t.Helper()
 	peer, err := net.ListenPacket("udp4", "127.0.0.1:0")
@@ -287,8 +287,8 @@ func quiet(t *testing.T, pods [2]*bed, transport string) (*mobile, net.PacketCon
 	return c, peer
 }
 
-// K-17: TestForgedDatagramsTakeNothingFromAQuietClient: a client that only receives gets all data while datagrams with
-// its address arrive at another pod. Control: without them.
+// K-17: TestForgedDatagramsTakeNothingFromAQuietClient: a client that only receives gets all data while forged
+// datagrams with its address arrive at another pod. The control has no forged datagrams.
 func TestForgedDatagramsTakeNothingFromAQuietClient(t *testing.T) {
 	forged := map[string][]byte{
 		"udp":  append([]byte{0x40, 0, 0, 4}, "data"...),
@@ -298,7 +298,7 @@ func TestForgedDatagramsTakeNothingFromAQuietClient(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport, func(t *testing.T) {
 			c, peer := quiet(t, pods, transport)
-			pace := func() { time.Sleep(25 * time.Millisecond) } // of the peer, and of the attack
+			pace := func() { time.Sleep(25 * time.Millisecond) } // the interval of the peer and of the attacker
 			if lost := c.sendToClient(peer, 20, pace); lost != 0 {
 				t.Errorf("control: %d datagrams lost", lost)
 			}
@@ -320,7 +320,7 @@ func TestForgedDatagramsTakeNothingFromAQuietClient(t *testing.T) {
 }
 
 // TestQuietClientMoves: a client that sends one datagram with data at another pod, and then nothing more, gets
-// all data there, also while datagrams with its address arrive at the pod before.
+// all data there, even if forged datagrams with its address have arrived at that pod before.
 func TestQuietClientMoves(t *testing.T) {
 	pods := pods(t, "127.0.0.1")
 	for _, transport := range transports {
@@ -334,7 +334,7 @@ func TestQuietClientMoves(t *testing.T) {
 				if _, err := c.conn.PacketConn.WriteTo([]byte{0x40, 0, 0, 0}, before); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(25 * time.Millisecond) // the pace of the peer, and of the attack
+				time.Sleep(25 * time.Millisecond) // the interval of the peer and of the attacker
 			}); lost != 0 {
 				t.Errorf("%d datagrams lost", lost)
 			}
@@ -345,8 +345,8 @@ func TestQuietClientMoves(t *testing.T) {
 	}
 }
 
-// TestAnsweredCheckDecidesThePath: after a connectivity check that its peer answers, a client that has moved gets
-// its data by one path.
+// TestAnsweredCheckDecidesThePath: a client that has moved gets its data on one path after its peer has answered
+// a connectivity check.
 func TestAnsweredCheckDecidesThePath(t *testing.T) {
 	pods := pods(t, "127.0.0.1")
 	c, peer := quiet(t, pods, "udp")
@@ -367,7 +367,7 @@ func TestAnsweredCheckDecidesThePath(t *testing.T) {
 	}
 }
 
-// A datagram that a pod forwards to another one, or answers for it, allocates no memory.
+// Forwarding a datagram to another pod, and answering a client of another pod, does not allocate.
 func TestForwardedDatagramsAllocateNothing(t *testing.T) {
 	pods := pods(t)
 	pods[0].apply(pods[0].changed(func(c *config.Config) { c.Clusters[0].Endpoints = []string{"127.0.0.1"} }))
@@ -381,7 +381,7 @@ func TestForwardedDatagramsAllocateNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	within(t, "the client has a channel", func() bool { return pods[0].Sessions().List()[0].Channels() == 1 })
-	for _, b := range pods { // the test takes the place of its reader
+	for _, b := range pods { // the test takes the place of the reader
 		if err := b.forwarder.Close(); err != nil {
 			t.Fatal(err)
 		}

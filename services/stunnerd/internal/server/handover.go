@@ -32,7 +32,7 @@ const (
 	confirmAgain = time.Second
 )
 
-// handedOver are the sessions that other pods have taken over from this one.
+// handedOver are the sessions that other pods have taken over from this pod.
 type handedOver struct {
 	mu sync.Mutex
 	// sockets are the relay sockets that the successors still use.
@@ -51,9 +51,9 @@ type handedSocket struct {
 	adopted bool
 }
 
-// HandOver hands the sessions over UDP to the other pods of the Gateway, until none is left or ctx ends. Data is
-// forwarded meanwhile. The sessions that must stay are tried again. No session is handed over if pods do not see the
-// addresses of clients: the next pod of a client could not find its session.
+// HandOver hands the sessions over UDP to the other pods of the Gateway, until no session is left or ctx ends. Data is
+// forwarded meanwhile. Sessions that cannot move yet are tried again. If pods do not see the addresses of clients, no
+// session is handed over: the next pod of a client could not find its session.
 func (s *Server) HandOver(ctx context.Context) {
 	again := time.NewTicker(handOverAgain)
 	defer again.Stop()
@@ -127,7 +127,7 @@ func (s *Server) pace(ctx context.Context) {
 	}
 }
 
-// handOver hands a session over if that is possible and another pod accepts it. It counts a session that no pod
+// handOver hands over a session if the session can move and another pod accepts it. It counts a session that no pod
 // accepts.
 func (s *Server) handOver(c forward.Client, excluded map[netip.Addr]bool, full *atomic.Int64) {
 	defer s.meter.RecoverPanic("hand over a session")
@@ -143,8 +143,8 @@ func (s *Server) handOver(c forward.Client, excluded map[netip.Addr]bool, full *
 	}
 }
 
-// move hands a session over by offer, to which it passes the client, the record and the address to which the client
-// sends. offered reports whether the session could leave this pod.
+// move hands over a session by offer, which gets the client, the record and the address to which the client sends.
+// offered reports whether the session could leave this pod.
 func (s *Server) move(
 	c forward.Client, l listener.Movable, excluded map[netip.Addr]bool, adopted bool,
 	offer func(c forward.Client, record []byte, asked datagram.Source) (forward.Way, error),
@@ -170,7 +170,7 @@ func (s *Server) move(
 	}
 	h := &s.handedOver
 	h.mu.Lock()
-	if earlier, ok := h.sockets[c]; ok { // the session has moved here and back again
+	if earlier, ok := h.sockets[c]; ok { // the session has moved here and away again
 		s.closeHanded(c, earlier)
 	}
 	h.sockets[c] = handedSocket{to, d.Socket(), adopted}
@@ -186,8 +186,8 @@ func (s *Server) move(
 	return true, nil
 }
 
-// gatewayAddresses returns the IP addresses of the pods of this Gateway. A session with a relay of one of them as its
-// peer stays: the permission of the other client names the IP address of this pod.
+// gatewayAddresses returns the IP addresses of the pods of this Gateway. A session stays if its peer is a relay at one
+// of them, because the permission of the other client is for the IP address of this pod.
 func (s *Server) gatewayAddresses() map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	for _, a := range slices.Concat(s.opt.HostAddresses, *s.local.Load()) {
@@ -240,7 +240,7 @@ func (s *Server) PassedOn() uint64 {
 }
 
 // confirmAll notifies the successors that they are the owners. A successor that no longer needs the socket answers. If
-// the pod of a successor no longer exists, its socket is closed.
+// the pod of a successor is gone, its socket is closed.
 func (s *Server) confirmAll() {
 	h := &s.handedOver
 	h.mu.Lock()
@@ -298,7 +298,7 @@ func (s *Server) Draining() *inspection.DrainStatus {
 		st.Stay[inspection.StaysForPod] = full
 		st.Stay[inspection.StaysForPeer] -= full
 	}
-	if n, adopted := s.handedSockets(); n > 0 { // their peers may still take the new address
+	if n, adopted := s.handedSockets(); n > 0 { // peers of these sessions may still accept the new address
 		st.Stay[inspection.StaysForPeer] += n
 		st.Moved -= n - adopted
 	}
@@ -324,7 +324,7 @@ func (s forwarding) Take(
 	}
 	former := &formerSocket{way: from}
 	if l.Gate().Taken(c.Addr, former.same) != nil {
-		return true // the offer was repeated
+		return true // a repeated offer
 	}
 	var r session.Record
 	err := r.UnmarshalBinary(record)
@@ -341,7 +341,7 @@ func (s forwarding) Take(
 	return err == nil
 }
 
-// shift corrects the times of a record by the difference between two clocks.
+// shift adds the difference between two clocks to the times of a record.
 func shift(r *session.Record, by time.Duration) {
 	r.Started, r.Until = r.Started.Add(by), r.Until.Add(by)
 	for i := range r.Permissions {

@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Over every transport, an ended session frees its relay port, its allocation and its quota within a second, and
-// the other sessions continue. The client may allocate again.
+// Over every transport, an ended session frees its relay port, its allocation and its quota within a second. The other
+// sessions continue. The client may allocate again.
 func TestEndSessions(t *testing.T) {
 	b := newBed(t)
 	for _, transport := range []string{"udp", "tcp", "tls", "dtls"} {

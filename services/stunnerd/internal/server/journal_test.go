@@ -10,8 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/journal"
 )
 
-// After an error of the journal, the sessions that are not in it count as lost until they are stored with a later one, or
-// end.
+// After an error of the journal, the sessions that are not in it count as lost until a later write stores them, or
+// until they end.
 func TestLostSessionsAreAProblemUntilTheyAreStored(t *testing.T) {
 	var passed atomic.Int64
 	o := journal.Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Now: func() time.Time {

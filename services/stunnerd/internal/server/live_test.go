@@ -18,10 +18,10 @@ func TestServerIsNotLiveWhileATaskIsStuck(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.Close() // after the lock is given back
+		defer s.Close() // after the lock is released
 		lane := s.engine.Tasks()[0]
 		lane.Begin()
-		s.mu.Lock() // as a config change does that waits for a stuck goroutine
+		s.mu.Lock() // as a config change that waits for a stuck goroutine
 		defer s.mu.Unlock()
 		for range 2 {
 			if err := s.Live(); err != nil {
@@ -39,7 +39,7 @@ func TestServerIsNotLiveWhileATaskIsStuck(t *testing.T) {
 	})
 }
 
-// A stuck reader of forwarded datagrams is noticed too.
+// A stuck reader of forwarded datagrams is detected too.
 func TestServerWatchesTheReaderOfForwardedDatagrams(t *testing.T) {
 	s, err := New(Options{Log: slog.New(slog.DiscardHandler), Forward: netip.MustParseAddr("127.0.0.1")})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/resolve"
 )
 
-// book holds the addresses of a host, and when each lookup received them.
+// book stores the addresses of a host, and the times at which lookups received them.
 type book struct {
 	mu     sync.Mutex
 	addrs  []netip.Addr

@@ -31,7 +31,7 @@ func (s *Server) rememberFormer(next config.Auth) {
 			s.former[i].Until = until
 		}
 	}
-	leaving, _ := s.running.Auth.FormerAuthority() // the former secret of a config has admitted sessions too
+	leaving, _ := s.running.Auth.FormerAuthority() // the previous secret of a config has admitted sessions too
 	if stays, _ := next.FormerAuthority(); leaving.In(stays.Realm) == stays {
 		leaving = credential.Authority{}
 	}
@@ -81,8 +81,8 @@ func (s *Server) capacity() session.Amounts {
 	}
 }
 
-// Capacity returns how many allocations fit into the process, or 0 if there is no maximum. The transport of a listener
-// that needs the most memory counts as that of one further allocation.
+// Capacity returns how many allocations fit into the process, or 0 if there is no maximum. Each further allocation
+// counts with the transport of the listeners that needs the most memory.
 func (s *Server) Capacity() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// T-12: the users behind one address are not counted by address unless the config says so.
+// T-12: source quotas apply only if the config sets them.
 func TestSourceQuotaIsThatOfTheConfig(t *testing.T) {
 	for _, quota := range []int{0, 1, 100} {
 		if got := bounds(config.Admin{SourceQuota: quota}, session.Amounts{}).SourceSessions; got != quota {
@@ -17,7 +17,7 @@ func TestSourceQuotaIsThatOfTheConfig(t *testing.T) {
 	}
 }
 
-// the capacity is that of the transport that needs the most memory, as long as there are no sessions.
+// while there are no sessions, the capacity is computed for the transport that needs the most memory.
 func TestCapacityIsThatOfTheTransport(t *testing.T) {
 	const places, memory = 8192, 376 << 20
 	for _, tc := range []struct {

@@ -85,8 +85,8 @@ func TestReadyWhenAllListenersAreOpen(t *testing.T) {
 	}
 }
 
-// A config without listeners is ready. It does not count as having been ready: a later listener that cannot be opened
-// makes the server unready, which cuts no call.
+// A config without listeners is ready, but does not count as the first ready config: if a later listener cannot be
+// opened, the server is unready. This cuts no call.
 func TestReadyWithoutListeners(t *testing.T) {
 	b := newEmptyBed(t)
 	empty := b.config.Clone()
@@ -117,7 +117,7 @@ func TestReadyWithSTUNOnly(t *testing.T) {
 	b.ready("all listeners are open")
 }
 
-// The reason stays short with many listeners that are not open.
+// The reason stays short if many listeners are not open.
 func TestReadyNamesFewListeners(t *testing.T) {
 	b := newEmptyBed(t)
 	for _, l := range b.config.Listeners {
@@ -129,7 +129,7 @@ func TestReadyNamesFewListeners(t *testing.T) {
 	b.ready("no listener is open", b.config.Listeners[0].Name, "and 1 more")
 }
 
-// An offload engine that cannot be used causes a warning and changes nothing.
+// If an offload engine cannot be used, there is a warning, and nothing changes.
 func TestOffloadEngineIsWarnedOf(t *testing.T) {
 	b := newBed(t)
 	b.config.Admin.OffloadInterfaces = []string{"missing0"}

@@ -21,8 +21,8 @@ func (b *bed) changed(change func(*config.Config)) config.Config {
 	return c
 }
 
-// a call survives every change of the config but the removal of its listener, and can still create
-// permissions.
+// a call survives every change of the config except the removal of its listener, and can create permissions
+// afterwards.
 func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *bed, c *config.Config){
 		"listener added": func(t *testing.T, b *bed, c *config.Config) {
@@ -77,7 +77,7 @@ func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 	}
 }
 
-// after a change of the password, new allocations need the new one.
+// after a change of the password, new allocations need the new password.
 func TestNewCallNeedsTheNewCredential(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.changed(func(c *config.Config) { c.Auth.Credentials[config.KeyPassword] = "second" }))
@@ -127,8 +127,8 @@ func TestCredentialOverlap(t *testing.T) {
 	}
 }
 
-// a former secret of a config accepts new sessions. After the config drops it, these sessions may use it for the
-// overlap, and it accepts no new ones.
+// a former secret in a config admits new sessions. After a config has removed it, these sessions may use it for
+// the overlap, and it admits no new sessions.
 func TestFormerSecretOfAConfigIsRemembered(t *testing.T) {
 	b := newBed(t)
 	root := credential.Secret("a shared secret that goes")
@@ -163,7 +163,7 @@ func TestFormerSecretOfAConfigIsRemembered(t *testing.T) {
 	}
 }
 
-// a config that alternates between two credentials does not accumulate former ones.
+// alternating between two credentials does not accumulate former credentials.
 func TestFlappingCredentialIsRememberedOnce(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")

@@ -131,7 +131,7 @@ func taken(t *testing.T) (net.Listener, int) {
 	return ln, ln.Addr().(*net.TCPAddr).Port
 }
 
-// A call over a stream does not hold the port: the previous port of its listener is free as soon as the listener has
+// A call over a stream does not occupy the port: the previous port of its listener is free as soon as the listener has
 // moved.
 func TestPortOfOldStreamCallsIsFree(t *testing.T) {
 	for at, transport := range map[int]string{1: "tcp", 2: "tls"} {
@@ -155,14 +155,14 @@ func TestPortOfOldStreamCallsIsFree(t *testing.T) {
 	}
 }
 
-// A listener whose port another listener has, and whose new port is in use, accepts no new sessions. Its calls go on
-// with the current policy, and it opens when the new port is free.
+// If another listener has the port of a listener, and its new port is in use, the listener accepts no new sessions. Its
+// calls continue with the current policy, and it opens when the new port is free.
 func TestCallOutlivesThePortOfItsListener(t *testing.T) {
 	b := newBed(t)
 	stranger, port := taken(t)
 	c := b.mustDial("tcp", "ann", "first")
 	next := b.beside(1, port)
-	for range 2 { // the bind is retried
+	for range 2 { // the server tries again to bind the port
 		if _, err := b.Apply(next); err == nil || !strings.Contains(err.Error(), "test/gateway/tcp:") {
 			t.Fatalf("error %v does not name the listener", err)
 		}

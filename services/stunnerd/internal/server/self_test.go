@@ -51,13 +51,13 @@ func (c *call) nest(server netip.AddrPort) error {
 }
 
 // T-03: with a route to all addresses, no allocation can be nested in another one through the public address or the
-// address of a Service, which are not addresses of this host. The first half shows that the packets arrive if the
-// config does not contain the addresses. Adding them ends no session, only the traffic to them.
+// address of a Service. These are not addresses of this host. The first half shows that the packets arrive if the
+// config does not contain the addresses. Adding the addresses ends no session, only the traffic to them.
 func TestAllocationsDoNotNest(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
 	}
-	// leads to this host, as a load balancer does, and is no address of it
+	// leads to this host, like a load balancer, but is not an address of this host
 	testnet.IP(t, "route add local 203.0.113.0/24 dev lo")
 	b := newBed(t)
 	port := uint16(b.port("udp"))
@@ -102,7 +102,7 @@ func TestAllocationsDoNotNest(t *testing.T) {
 }
 
 // T-03: a listener cannot be a peer at an address that the host has got after the start. When the host has lost the
-// address, routes apply to it again.
+// address, only the routes apply to it.
 func TestListenersAreNoPeersAtAddedAddresses(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.openToAll(func(*config.Listener) {}))

@@ -166,7 +166,7 @@ func connect(transport, server string) (net.PacketConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if conn == nil { // every other listener is one for UDP
+	if conn == nil { // all other listeners use UDP
 		return net.ListenPacket("udp4", "127.0.0.1:0")
 	}
 	return turn.NewSTUNConn(conn), nil
@@ -181,7 +181,7 @@ func (b *bed) mustDial(transport, user, password string) *call {
 	return c
 }
 
-// echo sends a text to the peer and expects it back.
+// echo sends a text to the peer and waits for the same text.
 func (c *call) echo(text string) error {
 	if _, err := c.relay.WriteTo([]byte(text), net.UDPAddrFromAddrPort(c.peer)); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (c *call) echo(text string) error {
 	return nil
 }
 
-// echo answers every datagram with itself.
+// echo answers every datagram with the same datagram.
 func echo(t *testing.T) netip.AddrPort {
 	t.Helper()
 	return echoAt(t, netip.MustParseAddr("127.0.0.1"))
@@ -237,7 +237,7 @@ func within(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// patience is the time for what takes milliseconds on an idle machine.
+// patience is the timeout of operations that take milliseconds on an idle machine.
 const patience = 30 * time.Second
 
 func TestRelaysOverEveryTransport(t *testing.T) {
@@ -245,8 +245,8 @@ func TestRelaysOverEveryTransport(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			b := newBed(t)
 			c := b.mustDial(transport, "ann", "first")
-			// Small, odd and large payloads; the first ones travel as indications, the rest over a channel. The stream
-			// client of pion needs nine bytes to recognize a frame; tests of the listener cover shorter ones.
+			// Small, odd and large payloads: the first ones are sent as indications, the others in a channel. The
+			// stream client of pion needs nine bytes to recognize a frame. Tests of the listener cover shorter frames.
 			for _, size := range []int{5, 6, 7, 160, 1200, 1201, 1599} {
 				if err := c.echo(strings.Repeat("x", size)); err != nil {
 					t.Fatalf("echo %d bytes: %v", size, err)

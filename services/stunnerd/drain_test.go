@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// after SIGTERM a process refuses new calls, keeps the others, and ends with the last one.
+// after SIGTERM a process refuses new calls, keeps the existing ones, and ends when the last of them has ended.
 func TestSIGTERMDrains(t *testing.T) {
 	for name, c := range map[string]struct {
 		flags []string
@@ -56,7 +56,7 @@ func TestSIGTERMWithoutCallsEndsAtOnce(t *testing.T) {
 	p.endsWell()
 }
 
-// a second SIGTERM ends the process, although it has a session.
+// after a second SIGTERM the process ends, even with a session.
 func TestSecondSIGTERMEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -70,7 +70,7 @@ func TestSecondSIGTERMEndsAtOnce(t *testing.T) {
 	}
 }
 
-// after the drain timeout the process ends, although it has a session.
+// after the drain timeout the process ends, even with a session.
 func TestDrainTimeoutEnds(t *testing.T) {
 	t.Parallel()
 	const timeout = time.Second

@@ -187,8 +187,8 @@ listeners:
 - {name: udp, protocol: UDP, address: $STUNNER_ADDR, port: $STUNNER_PORT, public_address: "${STUNNER_PUBLIC_ADDR}", public_port: "${STUNNER_PUBLIC_PORT}"}
 `
 
-// Placeholders of a file are replaced by environment variables, in texts and numbers but not inside of credentials. No
-// variable without the prefix is read.
+// Placeholders in a file are replaced by environment variables, in texts and numbers but not in credentials. A variable
+// without the prefix is never read.
 func TestContractPlaceholdersOfAFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stunnerd.yaml")
 	if err := os.WriteFile(file, []byte(standalone), 0o600); err != nil {

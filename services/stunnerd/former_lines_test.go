@@ -104,7 +104,7 @@ func TestContractCommandLinesOfExistingDataplanes(t *testing.T) {
 	}
 }
 
-// An argument whose letters are not all flags is an error that names it, and so is a missing value.
+// An argument with a letter that is not a flag is an error that names the letter. A missing value is an error too.
 func TestUnknownLetterFlagsAreErrors(t *testing.T) {
 	for line, want := range map[string]string{
 		"-wx": "-wx", "-watchh": "-watchh", "-hw": "-hw", "-w -ux": "parse error", "turn://a:b@127.0.0.1 -c": "-c",

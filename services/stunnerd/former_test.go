@@ -9,8 +9,8 @@ import (
 )
 
 // Pods of existing installations start with the flags of the former dataplane. Each flag without a meaning here causes
-// a warning with its name, never with its value, which may be a secret. It has the same number of arguments as before,
-// so that the following flags are parsed.
+// a warning with its name. The warning does not contain its value, which may be a secret. The flag has the same number
+// of arguments as before, so that the following flags are parsed.
 func TestContractFlagsOfExistingDataplanes(t *testing.T) {
 	inPod := map[string]string{
 		"STUNNER_CONFIG_ORIGIN": "https://discovery:13478", "STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge",
@@ -43,8 +43,8 @@ func TestContractFlagsOfExistingDataplanes(t *testing.T) {
 	}
 }
 
-// The origin k8s means the origin in the environment, which the operator sets, or else the address or the Service in
-// the former flags and variables.
+// The origin k8s means the origin in the environment, which the operator sets. Otherwise it means the address or the
+// Service in the former flags and variables.
 func TestContractOriginKubernetes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args         []string

@@ -18,19 +18,20 @@ import (
 	"strings"
 )
 
-// module is the prefix of the import paths whose holders are listed, and own that of all packages of the repository.
+// module is the prefix of the import paths of the checked packages. own is the prefix of all packages of the
+// repository.
 const (
 	own    = "github.com/stunner-gateway/stunner/"
 	module = own + "services/stunnerd"
 )
 
-// helper reports whether a package is a part of tests.
+// helper reports whether a package is only used in tests.
 func helper(path string) bool {
 	name := path[strings.LastIndexByte(path, '/')+1:]
 	return strings.HasPrefix(name, "test") || strings.HasSuffix(name, "test")
 }
 
-// opaque are types of other modules that hold memory for what they read or get. Pointers to them count too.
+// opaque are types of other modules that store memory for their input. Pointers to them count too.
 var opaque = map[string]bool{
 	"container/list.List": true, "container/ring.Ring": true, "bytes.Buffer": true, "strings.Builder": true,
 	"bufio.Reader": true, "bufio.Writer": true, "bufio.Scanner": true, "sync.Map": true, "sync.Pool": true,
@@ -41,7 +42,7 @@ var opaque = map[string]bool{
 type holder struct {
 	name string // package.Type.field, or package.variable
 	at   string // file:line
-	why  string // the first write of a size that the check does not know
+	why  string // the first write whose size the check does not know
 }
 
 // source is the type-checked source of the dataplane.
@@ -141,14 +142,14 @@ func (p *source) holders() (all []holder) {
 	return all
 }
 
-// declare names the fields and variables of a file that can hold any number of values.
+// declare records the fields and variables of a file that can hold any number of values.
 func (p *source) declare(file *ast.File) {
 	pkg := file.Name.Name
 	for _, decl := range file.Decls {
 		general, ok := decl.(*ast.GenDecl)
 		if !ok {
 			if f := decl.(*ast.FuncDecl); f.Body != nil {
-				p.fields(pkg+"."+f.Name.Name, f.Body) // of types inside functions
+				p.fields(pkg+"."+f.Name.Name, f.Body) // types inside functions
 			}
 			continue
 		}
@@ -166,7 +167,7 @@ func (p *source) declare(file *ast.File) {
 	}
 }
 
-// fields names the fields of the struct types in a node.
+// fields records the fields of the struct types in a node.
 func (p *source) fields(prefix string, node ast.Node) {
 	ast.Inspect(node, func(n ast.Node) bool {
 		structure, ok := n.(*ast.StructType)
@@ -189,8 +190,8 @@ func (p *source) fields(prefix string, node ast.Node) {
 	})
 }
 
-// candidate names an object if its type can hold any number of values. A container of another module and a linked list
-// need no write: they are there to grow.
+// candidate records an object if its type can hold any number of values. A container of another module and a linked
+// list need no write: they exist to grow.
 func (p *source) candidate(name string, o types.Object) {
 	v, ok := o.(*types.Var)
 	if !ok || p.names[v] != "" {
@@ -207,7 +208,7 @@ func (p *source) candidate(name string, o types.Object) {
 	p.names[v] = name
 }
 
-// linked reports whether a variable is a field that points to the struct that it is in: a list that needs no container.
+// linked reports whether a variable is a field that points to its own struct type: a linked list without a container.
 func linked(name string, v *types.Var) bool {
 	pointer, ok := v.Type().(*types.Pointer)
 	if !ok || !v.IsField() {
@@ -217,8 +218,8 @@ func linked(name string, v *types.Var) bool {
 	return ok && strings.HasPrefix(name, named.Obj().Pkg().Name()+"."+named.Obj().Name()+".")
 }
 
-// grows returns the kind of container that a type is, or holds in an array, a pointer or a type parameter of package
-// atomic. It returns "" for all others; structs of the module have fields of their own.
+// grows returns the kind of a container type, also inside an array, a pointer or a type parameter of package atomic. It
+// returns "" for all other types; structs of the module have fields of their own.
 func grows(t types.Type) string {
 	switch t := types.Unalias(t).(type) {
 	case *types.Named:
@@ -356,8 +357,8 @@ func (p *source) record(o types.Object, value ast.Expr) {
 	p.writes[o] = fmt.Sprintf("%s:%d: %.60s", filepath.Base(position.Filename), position.Line, text)
 }
 
-// fixed reports whether the size of a value is in the source: nil, a literal that is a table, make with a constant, or a
-// part of an existing value.
+// fixed reports whether the source determines the size of a value: nil, a literal that is a table, make with a
+// constant, or a part of an existing value.
 func (p *source) fixed(e ast.Expr) bool {
 	tv := p.info.Types[e]
 	if tv.IsNil() || tv.Value != nil {
@@ -370,7 +371,7 @@ func (p *source) fixed(e ast.Expr) bool {
 		return e.Op == token.AND && p.fixed(e.X)
 	case *ast.CompositeLit:
 		_, isMap := tv.Type.Underlying().(*types.Map)
-		return !isMap || len(e.Elts) > 0 // an empty map is made to be filled
+		return !isMap || len(e.Elts) > 0 // an empty map literal grows later
 	case *ast.SliceExpr:
 		return p.fixed(e.X) || p.candidateOf(e.X)
 	case *ast.CallExpr:
@@ -396,7 +397,7 @@ func (p *source) fixed(e ast.Expr) bool {
 	return false
 }
 
-// candidateOf reports whether an expression is an array, or a field or variable that is listed itself if it grows.
+// candidateOf reports whether an expression is an array, or a field or variable that is recorded itself if it grows.
 func (p *source) candidateOf(e ast.Expr) bool {
 	t := p.info.Types[e].Type.Underlying()
 	if pointer, ok := t.(*types.Pointer); ok {

@@ -54,10 +54,10 @@ func readTable(t *testing.T) (rows []holding) {
 	return rows
 }
 
-// everyone lists the senders of input for which the process allocates memory.
+// everyone lists the senders of input that makes the process allocate memory.
 var everyone = []string{"stranger", "client", "peer", "pod", "config", "host", "admin", "none"}
 
-// what input can make the process hold has a row in one table, with a bound and a charge.
+// all memory that input can make the process hold has a row in one table, with a bound and a charge.
 func TestHoldings(t *testing.T) {
 	p, err := load(".")
 	if err != nil {

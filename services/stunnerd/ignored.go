@@ -31,11 +31,11 @@ var ignored = []struct {
 	{"because --log is given too", func(o *options) bool { return o.log != "all:DEBUG" }, []string{"verbose"}},
 }
 
-// off are values of flags that switch something off: they are true even where the flag has no effect.
+// off are values that switch something off. Such a value is never ignored, even where its flag has no effect.
 var off = []string{"false", "none"}
 
-// warnIgnored returns a warning for each flag that is given, by the command line or the environment, and has no effect.
-// A dry run uses few flags, and none of them for long: it has no warnings.
+// warnIgnored returns a warning for each flag or environment variable that is set and has no effect. A dry run uses few
+// flags, so it has no warnings.
 func (o *options) warnIgnored(f *cli.Flags) (warnings []string) {
 	if o.dryRun {
 		return nil

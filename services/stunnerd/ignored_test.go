@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Flags without an effect in a mode have a warning, also if they are set in the environment. Pods that the operator
-// renders have none.
+// A flag without an effect in a mode has a warning, also if it is set in the environment. Pods that the operator
+// renders have no warnings.
 func TestFlagsWithoutAnEffectHaveARemark(t *testing.T) {
 	const quick = "turn://ann:secret@127.0.0.1:3478"
 	for name, tc := range map[string]struct {

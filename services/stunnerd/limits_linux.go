@@ -27,10 +27,11 @@ const (
 	// processMemory is the memory of a process without clients.
 	processMemory = 8 << 20
 	// gcPercent is the GOGC of the process: by how many percent of the live heap the heap grows until the next
-	// collection. Compared with the default of 100, a storm of allocations uses about 15 % less CPU time, and an
+	// collection. Compared with the default of 100, a burst of allocations uses about 15 % less CPU time, and an
 	// allocation about 5 % more memory.
 	gcPercent = 200
-	// maxTable is the largest table of file descriptors that is made at the start, of 8 bytes for each.
+	// maxTable is the largest table of file descriptors that is allocated at the start, with 8 bytes for each
+	// descriptor.
 	maxTable = 1 << 18
 	// cgroups is the mount point of the cgroup file system.
 	cgroups = "/sys/fs/cgroup"

@@ -21,7 +21,7 @@ func build(t *testing.T, setters ...stun.Setter) []byte {
 	return m.Raw
 }
 
-// wrong are invalid datagrams by their error.
+// wrong are invalid datagrams, by the error that they cause.
 func wrong(t *testing.T) map[string][]byte {
 	t.Helper()
 	request := func(m stun.Method) stun.MessageType { return stun.NewType(m, stun.ClassRequest) }
@@ -53,7 +53,7 @@ func wrong(t *testing.T) map[string][]byte {
 	}
 }
 
-// T-19: the log stays short, however many invalid datagrams arrive.
+// T-19: the log stays short for any number of invalid datagrams.
 func TestBadDatagramsDoNotFillTheLog(t *testing.T) {
 	const datagrams, limit = 100_000, 100 << 10
 	p := start(t, "--log", "all:INFO")
@@ -75,7 +75,7 @@ func TestBadDatagramsDoNotFillTheLog(t *testing.T) {
 	if size := len(p.said()); size == 0 || size > limit {
 		t.Errorf("%d datagrams made %d bytes of log, want less than %d and more than none", datagrams, size, limit)
 	}
-	p.mustDial("ann") // clients with a credential are still served
+	p.mustDial("ann") // clients with a credential still get answers
 }
 
 // babble sends each kind of datagram n times from one source.
@@ -106,8 +106,8 @@ var hostile = []string{
 	strings.Repeat("\n", 400),
 }
 
-// A-09, T-19: no user name forges a log line, whether it is accepted or not, at the most verbose level and in either
-// format.
+// A-09, T-19: no user name forges a log line, neither an accepted nor a refused one, at the most verbose level and in
+// both formats.
 func TestUserNamesForgeNoLogLine(t *testing.T) {
 	text := regexp.MustCompile(`^time=\S+ level=(TRACE|DEBUG|INFO|WARN|ERROR) msg=`)
 	whole := map[string]func(line string) bool{

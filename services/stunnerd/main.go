@@ -36,7 +36,7 @@ const (
 var errReplaced = errors.New("replaced by another process")
 
 func main() {
-	// The end of a reader of the log or of usage records must not end the calls: a write then fails.
+	// If the reader of the log or of usage records has ended, a write must fail and not end the calls.
 	signal.Ignore(syscall.SIGPIPE)
 	o, err := parseFlags(os.Args[1:], os.Getenv, os.Stdout)
 	switch {

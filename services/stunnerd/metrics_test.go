@@ -40,7 +40,7 @@ type guesser struct {
 	nonce stun.Nonce
 }
 
-// send sends a request in the name of a user.
+// send sends a request with a user name.
 func (g *guesser) send(user string) {
 	g.Helper()
 	attrs := []stun.Setter{stun.NewType(stun.MethodAllocate, stun.ClassRequest), stun.TransactionID, stun.RawAttribute{
@@ -77,7 +77,7 @@ func (g *guesser) challenge() {
 	}
 }
 
-// guess sends a request in the name of each of n users, no faster than the server reads them.
+// guess sends requests with each of n user names, no faster than the server reads them.
 func (g *guesser) guess(p *process, name string, users int) {
 	g.Helper()
 	const batch = 200
@@ -105,7 +105,7 @@ func TestUserNamesMakeNoSeries(t *testing.T) {
 	defer conn.Close()
 	g := &guesser{T: t, Conn: conn}
 	g.challenge()
-	g.guess(p, "one", 2000) // until each limit has been reached: it has a reason of its own
+	g.guess(p, "one", 2000) // until each limit is reached, which has its own reason
 	before := series(t, scrape)
 	g.guess(p, "another", names)
 	after := series(t, scrape)

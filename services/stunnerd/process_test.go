@@ -161,7 +161,7 @@ func (p *process) config(change func(*config.Config)) string {
 	return file
 }
 
-// get requests a path of the probes server; the code is 0 if there is no answer.
+// get requests a path of the probes server. The code is 0 if there is no answer.
 func (p *process) get(path string) (code int, body []byte) {
 	resp, err := http.Get(p.probes + path)
 	if err != nil {

@@ -60,7 +60,7 @@ func TestEveryReasonIsDocumented(t *testing.T) {
 	}
 }
 
-// notRefusals are the functions that close or skip something from outside without a reason, and why they need none.
+// notRefusals are the functions that close or ignore external input without a reason, and why they need no reason.
 var notRefusals = map[string]string{
 	"listener.connections.Close":    "ends the listener, and its clients with it",
 	"listener.connections.begin":    "the listener is being closed",

@@ -300,8 +300,8 @@ func (d *daemon) metrics(path string) http.Handler {
 	return mux
 }
 
-// end closes everything. The live sessions over UDP stay in the journal, and another process can continue them. If the
-// config was deleted at its source, there is no such process: the sessions end, and the journal is removed.
+// end closes everything. The live sessions over UDP stay in the journal, so that another process can continue them. If
+// the config was deleted at its source, no process will: the sessions end, and the journal is removed.
 func (d *daemon) end() error {
 	if d.follower.Deleted() {
 		return errors.Join(d.server.Close(), d.usage.close(), d.journal.Remove())
@@ -309,8 +309,8 @@ func (d *daemon) end() error {
 	return errors.Join(d.server.Leave(), d.usage.close(), d.journal.Close())
 }
 
-// remaining returns the number of sessions that drain waits for: all, also those at other pods that use a relay socket
-// of this one, or with --hand-over those that no other process can continue.
+// remaining returns the number of sessions for which drain waits: all, including sessions at other pods that use a
+// relay socket of this one, or, with --hand-over, sessions that no other process can continue.
 func (d *daemon) remaining() int {
 	if d.options.handOver && !d.follower.Deleted() {
 		return d.server.Unstored()
@@ -367,7 +367,7 @@ const (
 // sendAway makes clients whose datagrams this process forwards use other pods: the process becomes unready, so that
 // kube-proxy and load balancers send their datagrams to other pods. Until then it forwards the datagrams. Load
 // balancers also send new clients for some time after the drain has begun. These are passed to other pods, if there are
-// any, so that no client reaches a pod that does not exist any more.
+// any, so that no client sends to a pod that has ended.
 func (d *daemon) sendAway(begun time.Time, second context.Context) {
 	forwards, passed, quiet := d.server.Meter().SessionsHanded.Load() > 0, uint64(0), time.Now()
 	d.moved.Store(true)

@@ -113,7 +113,7 @@ func TestChildThatCrashesIsStartedAgain(t *testing.T) {
 	}
 }
 
-// mustDialAfter makes an allocation at the child after a former one.
+// mustDialAfter makes an allocation at a new child, after the previous one.
 func (p *process) mustDialAfter(former int) *call {
 	p.t.Helper()
 	p.next(former)
@@ -174,7 +174,7 @@ func TestSupervisorEndsAsItsChildDoes(t *testing.T) {
 	}
 }
 
-// a supervised process drains as any other, and a crash while it drains ends the supervisor.
+// a supervised process drains like any other. If it crashes while it drains, the supervisor ends.
 func TestSupervisedProcessDrains(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(*process, *call)
@@ -205,7 +205,7 @@ func TestSupervisedProcessDrains(t *testing.T) {
 	}
 }
 
-// Ctrl-C sends SIGINT to the process group of the terminal. The child gets it once, and continues to drain.
+// Ctrl-C sends SIGINT to the process group of the terminal. The child receives it once, and continues to drain.
 func TestChildHasAProcessGroupOfItsOwn(t *testing.T) {
 	t.Parallel()
 	p := supervised(t)
@@ -239,8 +239,8 @@ func TestSupervisorReapsOrphans(t *testing.T) {
 	p.runs()
 }
 
-// SIGUSR2 replaces the process by one of the program that is at its path now. A program that cannot be started is
-// replaced by that of the supervisor.
+// SIGUSR2 replaces the process by a process of the program that is now at its path. If that program cannot be started,
+// the child runs the program of the supervisor.
 func TestSIGUSR2StartsTheProgramAtThePath(t *testing.T) {
 	t.Parallel()
 	original, err := os.Executable()
@@ -257,7 +257,7 @@ func TestSIGUSR2StartsTheProgramAtThePath(t *testing.T) {
 	put(original)
 	p := &process{t: t, program: path, peer: echo(t), ended: make(chan struct{})}
 	p.launch("--supervise", "--config", p.config(func(*config.Config) {}))
-	for range maxCrashes { // which are no crashes
+	for range maxCrashes { // a replacement does not count as a crash
 		put(original)
 		former := p.child()
 		p.signal(p.command.Process.Pid, syscall.SIGUSR2)
@@ -278,7 +278,7 @@ func TestSIGUSR2StartsTheProgramAtThePath(t *testing.T) {
 	p.endsWith(0)
 }
 
-// Without a supervisor, SIGUSR2 ends the process with a code of its own, although it has a session.
+// Without a supervisor, the process ends after SIGUSR2 with an exit code of its own, even with a session.
 func TestSIGUSR2EndsWithoutDraining(t *testing.T) {
 	t.Parallel()
 	p := start(t)

@@ -27,14 +27,14 @@ const (
 	maxUserKey = 4096
 )
 
-// records are the usage of the process. Without a sink, only that of the last hour is kept.
+// records are the usage records of the process. Without a sink, only the last hour is kept.
 type records struct {
 	book *usage.Book
 	sink usagelog.Sink
 }
 
-// openUsage opens the accounts of sessions, and the usage records that the settings ask for. With records, the accounts
-// are in the folder of the journal of the sessions.
+// openUsage opens the accounts of sessions, and the sink for usage records that the settings request. With records, the
+// accounts are in the folder of the journal.
 func (o options) openUsage(
 	dir string, sessions int, memory int64, saved journal.Restored, refresh func(), log *slog.Logger,
 ) (r records, err error) {

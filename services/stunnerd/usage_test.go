@@ -10,8 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// The key of --usage-user-key hashes users, the same for all processes with it. A key that is too short or too long is
-// refused with the remedy.
+// With --usage-user-key, user ids are hashed, with the same result in all processes with the key. A key that is too
+// short or too long is refused with the remedy.
 func TestUserKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	for _, c := range []struct {
@@ -42,7 +42,7 @@ func TestUserKey(t *testing.T) {
 	}
 }
 
-// The end of the reader of standard output ends neither the process nor its calls, and is logged.
+// If the reader of standard output has ended, the process and its calls continue, and there is a log line.
 func TestReaderOfUsageRecordsEnds(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	if err != nil {

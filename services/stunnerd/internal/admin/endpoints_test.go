@@ -101,7 +101,7 @@ func get(t *testing.T, url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// says checks that an endpoint answers with a name.
+// says checks that an endpoint answers with the given name.
 func says(t *testing.T, url, name string) {
 	t.Helper()
 	if code, body := get(t, url); code != http.StatusOK || !strings.Contains(body, name+" at") {

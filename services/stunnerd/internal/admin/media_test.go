@@ -16,8 +16,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
-// silentCalls makes the first of n calls of a table send to a peer that does not answer, and the others to one that
-// does. Each has peers to which nothing was sent.
+// silentCalls makes n calls of a table send to a peer: the first ones to a peer that does not answer, and the others to
+// a peer that does. Each has peers to which nothing was sent.
 func silentCalls(table *session.Table, n int) {
 	for i, s := range table.All() {
 		now := time.Now()
@@ -35,7 +35,7 @@ func silentCalls(table *session.Table, n int) {
 	}
 }
 
-// The status has the calls that send and get nothing back, and the metrics have the same numbers.
+// The status has the number of calls that send and receive nothing, and the metrics agree.
 func TestMediaOfCalls(t *testing.T) {
 	i := inspected(Access{Users: true})
 	silentCalls(i.process.Sessions, 2)
@@ -103,7 +103,7 @@ func TestSessionsListTheirPeers(t *testing.T) {
 	}
 }
 
-// The status lists the denied peers that no route allows now. A peer that a route allows meanwhile is left out.
+// The status lists the denied peers that no route allows now. A peer that has a route meanwhile is left out.
 func TestDeniedPeersOfCalls(t *testing.T) {
 	table := session.NewTable()
 	process := Process{

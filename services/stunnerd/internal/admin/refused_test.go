@@ -12,8 +12,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// Each refused request of an endpoint is counted and logged by its reason, and nothing of the request is in the log. An
-// answer and the 503 of a probe are not.
+// Each refused request of an endpoint is counted and logged with its reason, without any text of the request. A
+// successful answer and the 503 of a probe are not refusals.
 func TestRefusedRequestsAreCountedAndLogged(t *testing.T) {
 	const remote, local = "203.0.113.7:9", "127.0.0.1:9"
 	for name, tc := range map[string]struct {
@@ -66,7 +66,7 @@ func TestRefusedRequestsAreCountedAndLogged(t *testing.T) {
 	}
 }
 
-// The metrics of all families have their reasons.
+// Each family has its metric, with the reasons of the family.
 func TestMetricsHaveTheReasonsOfTheirFamily(t *testing.T) {
 	for _, name := range []string{telemetry.HTTPRefused, telemetry.JournalRefused, telemetry.ConfigRejected} {
 		if descs[name] == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// request calls a handler in the way of a request over the stream of a config: without a source address.
+// request calls a handler like a request over the stream of a config: without a source address.
 func request(t *testing.T, h http.Handler, method, target string, answer any) (status int, body string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, target, http.NoBody)
@@ -31,7 +31,7 @@ func request(t *testing.T, h http.Handler, method, target string, answer any) (s
 	return w.Code, strings.TrimSpace(w.Body.String())
 }
 
-// Filters match user and client by value and by hash, whether or not these are shown.
+// Filters match user and client by value and by hash, whether the answers contain values or hashes.
 func TestFiltersMatchValuesAndHashes(t *testing.T) {
 	for _, users := range []bool{false, true} {
 		i := inspected(Access{Users: users})
@@ -78,7 +78,7 @@ func TestFiltersMatchValuesAndHashes(t *testing.T) {
 	}
 }
 
-// A request over the stream needs no access, and shows hashes unless the process shows users.
+// A request over the stream needs no access. The answer contains hashes unless the process shows users.
 func TestRequestsShowTheSameAsEndpoints(t *testing.T) {
 	for _, users := range []bool{false, true} {
 		i := inspected(Access{Users: users})
@@ -106,8 +106,8 @@ func TestRequestsShowTheSameAsEndpoints(t *testing.T) {
 	}
 }
 
-// Usage has user ids also in a process that hides them elsewhere, because the hashes of several processes cannot be added
-// up. A request that does not select what it says is refused with the remedy.
+// Usage contains user ids even if the process hashes them elsewhere, because hashes of several processes cannot be
+// added up. A request with an invalid selection is refused with the remedy.
 func TestUsage(t *testing.T) {
 	h := inspected(Access{}).Requests()
 	for target, want := range map[string]int{
@@ -142,7 +142,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// Sessions end by ID, user or client. Without a selection none ends.
+// Sessions can be ended by ID, user or client. Without a selection, none is ended.
 func TestKick(t *testing.T) {
 	i := inspected(Access{})
 	id := read[inspection.SessionList](t, i.Sessions(), "/sessions?user=ann").Sessions[0].ID
@@ -158,7 +158,7 @@ func TestKick(t *testing.T) {
 		"/sessions?user=" + url.QueryEscape("an%"):     0,
 		"/sessions?client=" + i.hash("client", "none"): 0,
 	} {
-		i.process = inspected(Access{}).process // the key of the hashes stays the same
+		i.process = inspected(Access{}).process // keeps the key of the hashes
 		var kicked inspection.Kicked
 		status, body := request(t, i.Requests(), "DELETE", target, &kicked)
 		if status != 200 || kicked.Total != want || len(kicked.Ended) != want || kicked.Ended == nil {

@@ -64,7 +64,7 @@ func TestABookRebuildsOnlyChangedViews(t *testing.T) {
 	}
 }
 
-// A book that has taken several configs allows the same peers as a book that has taken only the last one.
+// After several configs, a Book allows the same peers as a new Book with the last config only.
 func TestABookDependsOnlyOnItsLastConfig(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	old := Book{}
@@ -99,7 +99,7 @@ func TestABookDependsOnlyOnItsLastConfig(t *testing.T) {
 	}
 }
 
-// BenchmarkView measures the view of a wide config after a change of one cluster.
+// BenchmarkView measures the new view of a large config after a change of one cluster.
 func BenchmarkView(b *testing.B) {
 	for _, size := range []struct{ clusters, endpoints int }{{1, 10_000}, {1_000, 10}, {5_000, 1}} {
 		b.Run(fmt.Sprintf("clusters=%d/endpoints=%d", size.clusters, size.endpoints), func(b *testing.B) {
@@ -115,8 +115,8 @@ func BenchmarkView(b *testing.B) {
 	}
 }
 
-// A patched book allows the same peers as a book that has taken the changed clusters, and says the same of them. Views
-// from before a patch do not change.
+// After a patch, a Book has the same verdicts and explanations as a new Book with the changed clusters. Views from
+// before the patch do not change.
 func TestAPatchedBookEqualsANewOne(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	address := func() string {
@@ -176,7 +176,8 @@ func TestAPatchedBookEqualsANewOne(t *testing.T) {
 	}
 }
 
-// A patch costs what has changed: among 50,000 endpoints it allocates no more than the index of the buckets.
+// The cost of a patch depends on the number of changes: among 50,000 endpoints it allocates no more than the index of
+// the buckets.
 func TestThePatchCostDependsOnTheChange(t *testing.T) {
 	cost := func(endpoints int) float64 {
 		clusters, routes := numbered(1, endpoints)

@@ -49,8 +49,8 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// A limited view has the verdicts of a view of the named routes alone. Where that one denies an address that another
-// route allows, the verdict is Unnamed.
+// A limited view has the verdicts of a view of the named routes only. If these deny an address that another route
+// allows, the verdict is Unnamed.
 func TestOnly(t *testing.T) {
 	clusters := []config.Cluster{
 		{Name: "m/a", Type: config.Static, Endpoints: []string{"10.0.0.0/8:<1-100>", "192.0.2.1", "64:ff9b::/96"}},
@@ -90,7 +90,7 @@ func TestOnly(t *testing.T) {
 	}
 }
 
-// Explain agrees with Match, and names the endpoint that Match has used.
+// Explain agrees with Match, and returns the endpoint that Match has used.
 func TestExplain(t *testing.T) {
 	v := view("10.0.0.0/8:<1-100>", "10.1.0.0/16:<1-100>", "10.1.2.3:<200-300>", "10.1.0.0/16:<50-60>", "2001:db8::/32")
 	for peer, want := range map[string]string{
@@ -120,8 +120,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// T-01: a prefix does not open the addresses that its cluster excepts, in any form of the address. A route for a single
-// excepted address opens it, and so does another cluster without the exception.
+// T-01: a prefix does not allow the addresses that its cluster excepts, in any form of the address. A route for a
+// single excepted address allows it, and so does another cluster without the exception.
 func TestExceptedAddressesAreNotReachedThroughAPrefix(t *testing.T) {
 	wide := config.Cluster{
 		Name: "media/wide", Type: config.Static, Endpoints: []string{"10.0.0.0/8", "2001:db8::/32", "64:ff9b::/96"},
@@ -154,7 +154,7 @@ func TestExceptedAddressesAreNotReachedThroughAPrefix(t *testing.T) {
 	}
 }
 
-// T-01: no wildcard opens these addresses. Except for loopback, no endpoint opens them.
+// T-01: no wildcard allows these addresses. Except for loopback, no endpoint allows them.
 func TestNoRouteOpensSpecialAddresses(t *testing.T) {
 	never := []string{
 		"0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",
@@ -179,13 +179,14 @@ func TestNoRouteOpensSpecialAddresses(t *testing.T) {
 	}
 }
 
-// T-01: a special-purpose prefix is opened only by itself and its parts, not by a prefix that is a bit shorter.
+// T-01: a special-purpose prefix is allowed only by an endpoint with this prefix or a part of it, and not by a prefix
+// that is one bit shorter.
 func TestWideRoutesDoNotReachSpecialPrefixes(t *testing.T) {
 	for _, list := range [][]string{named4, named6} {
 		for _, text := range list {
 			p := netip.MustParsePrefix(text)
 			for _, addr := range []netip.Addr{p.Addr(), lastOf(p)} {
-				inside := []string{"0.0.0.0/1", "128.0.0.0/1"} // allows the IPv4 addresses inside
+				inside := []string{"0.0.0.0/1", "128.0.0.0/1"} // the IPv4 addresses inside are allowed
 				for bits := range p.Bits() {
 					wide := netip.PrefixFrom(p.Addr(), bits).Masked().String()
 					if view(append(inside, wide)...).AllowsAddr(addr) {
@@ -274,7 +275,7 @@ func disguises(a netip.Addr) map[string]netip.Addr {
 }
 
 // exact are the disguises whose verdict is exactly that of the IPv4 address. The others may be refused because of
-// another IPv4 address that they contain. In 64:ff9b:1::/48 the address does not tell the prefix length of the
+// another IPv4 address that they contain. An address in 64:ff9b:1::/48 does not show the prefix length of the
 // translator.
 var exact = []string{"mapped", "translated", "NAT64", "local NAT64 /96", "6to4", "Teredo", "ISATAP", "ISATAP, global"}
 
@@ -324,7 +325,7 @@ func TestLocalTranslatorsAreUsable(t *testing.T) {
 	}
 }
 
-// T-02: an IPv4 address inside an IPv6 address is allowed only if both are.
+// T-02: an IPv6 address that contains an IPv4 address is allowed only if both are allowed.
 func TestEmbeddedAddressesNeedBothRoutes(t *testing.T) {
 	for _, disguise := range []string{"::%s", "64:ff9b::%s"} {
 		media := netip.MustParseAddr(fmt.Sprintf(disguise, "192.0.2.1"))

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The cost of a view grows linearly with the number of its clusters. The CPU time of the thread is compared, which
-// other processes disturb less than the time of day.
+// The cost of a view grows linearly with the number of its clusters. The test compares the CPU time of the thread,
+// because other processes affect it less than the wall-clock time.
 func TestTheCostOfAViewIsLinear(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -43,7 +43,7 @@ func TestAnswersOpenTheirAddressesAtAllPorts(t *testing.T) {
 	}
 }
 
-// a name without an answer opens nothing.
+// a name without an answer allows no address.
 func TestNoAnswerOpensNothing(t *testing.T) {
 	for _, clusters := range [][]config.Cluster{Resolve(named, nil), resolved(), named} {
 		v := NewView(clusters, []string{"media/names", "media/other"})
@@ -55,8 +55,8 @@ func TestNoAnswerOpensNothing(t *testing.T) {
 	}
 }
 
-// T-01: the answer to a name cannot open loopback or the metadata service. A static endpoint in the same config still
-// can.
+// T-01: an answer of a name server never allows loopback or the metadata service. A static endpoint in the same config
+// still can.
 func TestAnswersDoNotOpenSpecialAddresses(t *testing.T) {
 	special := []string{
 		"127.0.0.1", "127.0.0.5", "127.9.9.9", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::", "169.254.169.254",

@@ -120,7 +120,7 @@ func (b *batch) send(s *Sender, packets []Packet, segments bool) {
 	}
 }
 
-// refusesSegments reports whether an error may mean that the kernel does not cut a message into datagrams: the device
+// refusesSegments reports whether an error may mean that the kernel cannot split a message into datagrams: the device
 // computes no checksums (EIO), or a datagram is longer than the MTU of the path (EINVAL, EMSGSIZE).
 func refusesSegments(errno syscall.Errno) bool {
 	return errno == unix.EIO || errno == unix.EINVAL || errno == unix.EMSGSIZE

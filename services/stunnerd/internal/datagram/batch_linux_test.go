@@ -160,7 +160,7 @@ func TestSendAllToSeveralAddresses(t *testing.T) {
 	}
 }
 
-// The address of the other family, which an earlier use of the memory has left, is no flow label.
+// The flow label must not contain the address of the other family from an earlier use of the memory.
 func TestNameKeepsNothingOfEarlierUse(t *testing.T) {
 	var name, fresh unix.RawSockaddrInet6
 	to := netip.MustParseAddrPort("[2001:db8::1]:1")
@@ -217,7 +217,7 @@ func TestTooLongDatagramFailsAlone(t *testing.T) {
 	expect(t, conn, []byte("behind"))
 }
 
-// If Retry reports that an error is not the error of the datagram, the datagram is sent again, before later ones.
+// If Retry reports that the error belongs to an earlier datagram, the datagram is sent again, before later ones.
 func TestRetryKeepsTheOrder(t *testing.T) {
 	conn, to := receiving(t, "127.0.0.1")
 	gone, closed := receiving(t, "127.0.0.1")
@@ -278,8 +278,8 @@ func TestSendAllOfAClosedSender(t *testing.T) {
 	expectNothing(t, conn)
 }
 
-// Close during SendAll: each datagram is sent or has an error, and none leaves by a socket that gets the number of the
-// closed descriptor.
+// Close during SendAll: each datagram is sent or has an error. No datagram is sent by another socket that gets the
+// number of the closed descriptor.
 func TestCloseDuringSendAll(t *testing.T) {
 	const rounds = 200
 	conn, to := receiving(t, "127.0.0.1")
@@ -433,7 +433,7 @@ func TestWithoutSegmentationEveryDatagramIsAMessage(t *testing.T) {
 	for i := range packets {
 		expect(t, conn, packets[i].Payload)
 	}
-	if s.unsegmented.Load() { // the kernel cuts no message of a socket without checksums
+	if s.unsegmented.Load() { // the kernel does not split messages of a socket without checksums
 		t.Error("several datagrams were one message")
 	}
 }

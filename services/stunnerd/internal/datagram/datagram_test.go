@@ -36,7 +36,8 @@ func reader(t *testing.T, host string, port int) (*net.UDPConn, *Sender) {
 	return conn.(*net.UDPConn), s
 }
 
-// Every client is received by one reader, always the same, however many sockets of the port only send or are closed.
+// All datagrams of a client are received by the same reader, with any number of other sockets of the port that only
+// send or are closed.
 func TestSteeredPortIsReadByItsFirstSockets(t *testing.T) {
 	const readers, senders, clients = 3, 40, 60
 	var conns []*net.UDPConn

@@ -23,9 +23,10 @@ const (
 
 // Receiver receives datagrams in batches. It is not safe for concurrent use.
 //
-// A Receiver has memory for BatchSize datagrams of any size. The memory is not a part of the Go heap. It exists
-// physically only where a datagram was stored, and does not count for the garbage collector. After a datagram that is
-// longer than keep, all of it is released, so that a flood of long datagrams does not leave 4 MB for each socket.
+// A Receiver has memory for BatchSize datagrams of any size. The memory is not a part of the Go heap. Only the pages in
+// which a datagram was stored use physical memory, and the garbage collector does not count them. After a datagram that
+// is longer than keep, all pages are released, so that a flood of long datagrams does not leave 4 MB in use for each
+// socket.
 type Receiver struct {
 	memory   []byte
 	messages [BatchSize]message

@@ -94,7 +94,7 @@ func receive(t *testing.T, r *Receiver, s *Sender) (n int) {
 	return n
 }
 
-// Around each payload there is room for a header and for padding, which no other datagram uses.
+// Before and after each payload there is room for a header and for padding, which no other datagram uses.
 func TestRoomOfDatagramsDoesNotOverlap(t *testing.T) {
 	r := newReceiver(t)
 	for i := range BatchSize {
@@ -180,7 +180,7 @@ func TestLongDatagramsLeaveNoMemory(t *testing.T) {
 	}
 }
 
-// Clients with one link-local address on two links are two clients.
+// The same link-local address on two links identifies two clients.
 func TestLinkLocalSourceHasItsInterface(t *testing.T) {
 	name := unix.RawSockaddrInet6{Family: unix.AF_INET6, Addr: netip.MustParseAddr("fe80::1").As16(), Scope_id: 7}
 	other := name

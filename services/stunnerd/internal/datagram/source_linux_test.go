@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Source that was stored is the Source of the next datagram to the same address, byte for byte.
+// A Source that was stored and parsed equals the Source of the next datagram to the same address, byte for byte.
 func TestStoredSourceIsTheSameSource(t *testing.T) {
 	for _, address := range []string{"127.0.0.1", "127.3.2.1", "::1"} {
 		conn, _ := reader(t, "", 0) // on all addresses, of both families
@@ -81,7 +81,7 @@ func TestStoredSourceIsTheAddress(t *testing.T) {
 	}
 }
 
-// Only the exact forms are accepted: the kernel would refuse each answer of the client with another control message.
+// Only the exact forms are accepted: with any other control message, the kernel would refuse each answer to the client.
 func TestMalformedSourceIsRefused(t *testing.T) {
 	scoped := netip.MustParseAddr("fe80::1").AsSlice()
 	for size := range 100 {

@@ -28,9 +28,9 @@ var SendsWhole = sync.OnceValue(func() bool {
 	return true
 })
 
-// SendWhole sends one datagram without waiting, and sets its Err as SendAll does. IPv4 sets the DF bit, and neither
-// this host nor a router fragments the datagram. If it is longer than the MTU of the path, Err is EMSGSIZE. The option
-// of the kernel is one of the socket, so no other datagram leaves the socket meanwhile.
+// SendWhole sends one datagram without waiting, and sets its Err as SendAll does. IPv4 sets the DF bit, so neither this
+// host nor a router fragments the datagram. If it is longer than the MTU of the path, Err is EMSGSIZE. The option
+// applies to the whole socket, so no other datagram is sent by the socket meanwhile.
 func (s *Sender) SendWhole(p *Packet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

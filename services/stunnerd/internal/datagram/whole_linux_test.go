@@ -15,7 +15,7 @@ import (
 )
 
 // T-A11, P-10: a datagram that must not be fragmented has the DF bit, and is not sent if it is longer than the MTU.
-// Those before and after it are fragmented as before.
+// Earlier and later datagrams of the socket are fragmented.
 func TestWholeDatagrams(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return

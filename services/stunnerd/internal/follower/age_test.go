@@ -21,8 +21,8 @@ func quiet(t *testing.T, realm string) discovery.Event {
 	return discovery.Event{ID: id, Config: c, Revision: c.Revision()}
 }
 
-// saved returns when the saved config was last confirmed; the zero time if there is none. It waits until the follower
-// has written the config, if it is about to.
+// saved returns when the saved config was last confirmed, or the zero time if no config is saved. It waits for a write
+// that is due.
 func saved(t *testing.T, l LastGood) time.Time {
 	t.Helper()
 	synctest.Wait()
@@ -94,10 +94,10 @@ func TestInvalidConfigDoesNotConfirmThePreviousOne(t *testing.T) {
 	}
 }
 
-// The config of a start does not become newer by the start, nor by a connected source without a config.
+// Starting with a saved config does not renew its age, and neither does a connected source without a config.
 func TestStartDoesNotRenewTheAgeOfAConfig(t *testing.T) {
 	for name, tc := range map[string]struct {
-		age     time.Duration // of the kept config
+		age     time.Duration // the age of the saved config
 		standby bool
 		origin  string
 	}{

@@ -34,8 +34,8 @@ func (l inForceLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// A dataplane that follows a discovery server with deltas runs the published config, byte for byte, whatever
-// changes, and after a restart of the server. It reports the published revision, and saves the whole config.
+// A dataplane that follows a discovery server with deltas runs exactly the published config after any change, and after
+// a restart of the server. It reports the published revision, and saves the whole config.
 func TestADataplaneRunsWhatItsServerPublishes(t *testing.T) {
 	type instance struct {
 		*discovery.Server

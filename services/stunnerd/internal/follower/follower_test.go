@@ -130,7 +130,7 @@ func (h *hand) reported(t *testing.T, wanted func(discovery.Report) bool) discov
 	}
 }
 
-// K-15: the last good config is kept in a file of mode 0600.
+// K-15: the last good config is saved in a file of mode 0600.
 func TestGoodConfigIsAppliedReportedAndKept(t *testing.T) {
 	dir := t.TempDir()
 	f, h := follow(t, dir)
@@ -257,7 +257,7 @@ func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 		{nil, 3},
 	} {
 		h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision(), Unknown: step.unknown}
-		h.events <- discovery.Event{Connected: true} // taken when the config has been dealt with
+		h.events <- discovery.Event{Connected: true} // received when the config has been handled
 		if got, st := counted(), f.Status(); got != step.want || !slices.Equal(st.Unknown, step.unknown) ||
 			st.Status != inspection.Ready {
 			t.Errorf("after %q: %d counted, want %d; status %+v", step.unknown, got, step.want, st)
@@ -271,7 +271,7 @@ func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 	}
 }
 
-// configs are applied at a bounded rate. Meanwhile the source keeps the newest.
+// configs are applied at a bounded rate. Of the configs that arrive meanwhile, the newest is applied.
 func TestConfigsAreAppliedAtABoundedRate(t *testing.T) {
 	const changes = 5
 	_, h := follow(t, "")
@@ -321,14 +321,14 @@ func TestUnreachableSourceMeansTheLastGoodConfigAtOnce(t *testing.T) {
 	save(t, LastGood{Dir: dir, ID: id}, configWith(t, nil), time.Now())
 	f, h := follow(t, dir)
 	h.events <- discovery.Event{Err: errors.New("connection refused")}
-	h.reported(t, func(discovery.Report) bool { return true }) // the report is sent before the kept config is read
+	h.reported(t, func(discovery.Report) bool { return true }) // the report is sent before the saved config is read
 	h.events <- discovery.Event{Connected: true}
 	if got := f.Status().Origin; got != "last good config" {
 		t.Errorf("origin %q", got)
 	}
 }
 
-// lateSource is a source that looks at its follower when the follower asks for events.
+// lateSource is a source that records the state of its follower when the follower starts to watch it.
 type lateSource struct {
 	*hand
 	asked func()
@@ -425,7 +425,7 @@ func TestUnwritableStateFolderIsNoReasonToStop(t *testing.T) {
 	}
 }
 
-// a report that is due is sent at once, so that the other pods learn of a pod that drains.
+// a report that is due is sent at once, so that the other pods are notified of a draining pod.
 func TestReportNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, h := follow(t, t.TempDir())

@@ -62,8 +62,8 @@ func (l LastGood) LoadPeers(now time.Time) (discovery.Peers, error) {
 	return k.Peers, nil
 }
 
-// takePeers puts a list of peers in force that the source has sent, and saves it. If the source sends a problem instead
-// of a list, the list in force stays, with that problem.
+// takePeers puts a list of peers that the source has sent in force, and saves it. If the source sends a problem without
+// a list, the list in force stays, with that problem.
 func (f *Follower) takePeers(p discovery.Peers) {
 	if f.opt.Peers == nil {
 		return

@@ -48,8 +48,8 @@ func expect(t *testing.T, lists <-chan discovery.Peers, want ...discovery.Peers)
 	}
 }
 
-// K-15: a list of peers is put in force and kept in a file of mode 0600. A process that starts without its source uses
-// the kept list. A problem of the source takes no list away.
+// K-15: a list of peers is put in force and saved in a file of mode 0600. A process that starts without its source uses
+// the saved list. If the source reports a problem, the list stays.
 func TestPeersArePutInForceAndKept(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestPeersArePutInForceAndKept(t *testing.T) {
 	})
 }
 
-// A process that does not take part in forwarding ignores lists and keeps none.
+// A process that does not take part in forwarding ignores lists and saves none.
 func TestPeersAreIgnoredWithoutForwarding(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestPeersAreIgnoredWithoutForwarding(t *testing.T) {
 	}
 }
 
-// A kept list that is damaged, old or of another Gateway is not used.
+// A saved list that is damaged, old or of another Gateway is not used.
 func TestBadKeptPeersAreNotUsed(t *testing.T) {
 	l, now := LastGood{Dir: t.TempDir(), ID: id}, time.Now()
 	if _, err := l.LoadPeers(now); !errors.Is(err, errNothingSaved) {

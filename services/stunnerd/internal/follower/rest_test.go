@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// However often a config changes, applying it uses a small share of a core, and the disk is written every few seconds.
-// The first change is applied at once. The last applied config is on disk when the process ends.
+// For any rate of config changes, applying them uses a small share of a core, and the disk is written every few
+// seconds. The first change is applied at once. When the process ends, the last applied config is on disk.
 func TestAConfigThatChangesOftenIsPutInForceSeldom(t *testing.T) {
 	dir := t.TempDir()
 	const cost, seconds = 20 * time.Millisecond, 20
@@ -65,8 +65,8 @@ func TestAConfigThatChangesOftenIsPutInForceSeldom(t *testing.T) {
 	}
 }
 
-// A config with other listeners is on disk at once, also soon after another write, because the sessions of a listener
-// are restored with the config on disk. Other changes are written seldom.
+// A config with other listeners is written to disk at once, even soon after another write, because the sessions of a
+// listener are restored with the config on disk. Other changes are written rarely.
 func TestOtherListenersAreSavedAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	f, _ := newFollower(t, func(o *Options) { o.Last.Dir = dir })

@@ -28,8 +28,8 @@ var wideShapes = []struct {
 	{"5,000 routes of 1 endpoint", 5_000, 1},
 }
 
-// wide returns a config with a listener, whose routes have different endpoints. With each turn the endpoint of another
-// route changes.
+// wide returns a config with a listener, whose routes have different endpoints. Each turn changes the endpoint of
+// another route.
 func wide(port, routes, endpoints, turn int) config.Config {
 	c := config.Config{
 		Version: config.Version, Admin: config.Admin{Name: id},
@@ -189,8 +189,8 @@ func deflated(b testing.TB, frame []byte) int {
 	return out.Len()
 }
 
-// A changed endpoint of a wide Gateway is put in force by its difference: with a fraction of the allocations of a whole
-// frame, in a frame of less than 1 kB, and with the same result, byte for byte.
+// A changed endpoint of a Gateway with many routes is applied as a delta: with a fraction of the allocations of a whole
+// frame, in a frame of less than 1 kB, and with exactly the same result.
 func TestAChangedEndpointIsSentAsADelta(t *testing.T) {
 	for _, shape := range wideShapes {
 		w := newWideBed(t, shape.routes, shape.endpoints)

@@ -19,8 +19,8 @@ func sample(now time.Time) *session.Record {
 	}
 }
 
-// The cost of one change for the goroutine that reads packets, which waits for no write, with that of the writer. In the
-// steady state a change of a session allocates nothing, apart from compactions.
+// BenchmarkChange is the cost of one change for the goroutine that reads packets, which waits for no write, and for the
+// writer. In the steady state a change of a session does not allocate, apart from compactions.
 func BenchmarkChange(b *testing.B) {
 	now := time.Now()
 	peers := []netip.Addr{netip.MustParseAddr("10.1.2.3")}

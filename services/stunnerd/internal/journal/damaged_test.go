@@ -68,7 +68,7 @@ func written(t testing.TB, now time.Time) (data []byte, ends []int, states [][]E
 	return data, ends, states
 }
 
-// A journal that is cut at any byte restores the state of the last entry that is complete, and sets nothing aside.
+// A journal that is truncated at any byte is restored up to its last complete entry, and is not set aside.
 func TestTornJournal(t *testing.T) {
 	now := time.UnixMilli(1795470000123)
 	data, ends, states := written(t, now)
@@ -89,7 +89,7 @@ func TestTornJournal(t *testing.T) {
 	}
 }
 
-// A journal with any flipped bit restores the entries before it. The whole file is set aside.
+// In a journal with a flipped bit, the entries before it are restored. The whole file is set aside.
 func TestDamagedJournal(t *testing.T) {
 	now := time.UnixMilli(1795470000123)
 	data, ends, states := written(t, now)
@@ -120,7 +120,7 @@ func TestDamagedJournal(t *testing.T) {
 	}
 }
 
-// large makes a sparse journal file: it begins with a text and has the given size, but takes no room on the disk.
+// large creates a sparse journal file: it begins with a text and has the given size, but uses no disk space.
 func large(t *testing.T, dir, begin string, size int64) {
 	t.Helper()
 	name := filepath.Join(dir, fileName)
@@ -142,7 +142,7 @@ func (c counted) ReadAt(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// Files that no process of this release has written are set aside as they are, and read only as far as needed.
+// A file that was not written by this release is set aside unchanged, and is read only as far as needed.
 func TestForeignJournal(t *testing.T) {
 	header := string(appendHeader(nil))
 	for name, row := range map[string]struct {
@@ -185,7 +185,7 @@ func TestForeignJournal(t *testing.T) {
 	}
 }
 
-// Folders, links and pipes in the place of the journal are set aside too, and never followed.
+// A folder, link or pipe at the path of the journal is set aside too, and never followed.
 func TestJournalPathThatIsNotAFileIsSetAside(t *testing.T) {
 	for name, make := range map[string]func(string) error{
 		"folder": func(name string) error { return os.Mkdir(name, 0o700) },
@@ -204,7 +204,7 @@ func TestJournalPathThatIsNotAFileIsSetAside(t *testing.T) {
 	}
 }
 
-// An entry of an unknown kind, or with a record of an unknown version, is skipped. The file is set aside.
+// An entry of an unknown kind, or with a record of an unknown version, is skipped, and the file is set aside.
 func TestEntryOfALaterRelease(t *testing.T) {
 	now := time.UnixMilli(1795470000123)
 	data, _, states := written(t, now)
@@ -225,8 +225,8 @@ func TestEntryOfALaterRelease(t *testing.T) {
 	}
 }
 
-// F-14: any bytes behind the header are replayed, or refused at some entry, and the state is written as a file that
-// leads to the same state.
+// F-14: any bytes after the header are replayed, or refused at some entry. Writing the resulting state and replaying it
+// again gives the same state.
 func FuzzJournal(f *testing.F) {
 	now := time.UnixMilli(1795470000123)
 	data, ends, _ := written(f, now)

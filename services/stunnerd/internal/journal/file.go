@@ -53,7 +53,7 @@ func (j *Journal) start() (restored Restored) {
 	case err == nil:
 	case whole > 0 && j.keep(whole) == nil:
 		j.warn("compact journal", err)
-		for _, id := range former { // as they are now, or their end
+		for _, id := range former { // with their current state, or their end
 			j.queue.whole[id] = struct{}{}
 		}
 		j.work()
@@ -199,7 +199,8 @@ func (j *Journal) replace(f file, size int64) error {
 
 // use continues with a file of the given size.
 func (j *Journal) use(f file, size int64) {
-	// The compacted file must fit beside the file, and a file that cannot become smaller is not compacted all the time.
+	// The compacted file must fit on the volume beside the current file. A file that cannot become smaller is not
+	// compacted again and again.
 	j.limit = max(min(max(2*size, j.minimum), j.volume(size)*2/5), size+size/8)
 	j.broken = false
 	j.mu.Lock()
@@ -219,14 +220,14 @@ func (j *Journal) keep(whole int64) error {
 	j.use(f, whole)
 	own, err := os.Lstat(j.path(fileName))
 	if aside, asideErr := os.Lstat(j.path(damagedName)); errors.Join(err, asideErr) == nil && os.SameFile(own, aside) {
-		err := os.Remove(j.path(damagedName)) // only another name of this file, without the damage
+		err := os.Remove(j.path(damagedName)) // the journal is another name of this file
 		j.o.Log.Warn("Journal: no room to keep the damaged part", "error", err)
 	}
 	return nil
 }
 
-// drop continues without a file until the next attempt. It removes the file: a process that read its remains would
-// continue sessions that have ended.
+// drop continues without a file until the next attempt. It removes the file, because another process that reads it
+// would continue sessions that have ended.
 func (j *Journal) drop() {
 	f := j.file
 	j.mu.Lock()
@@ -243,7 +244,7 @@ func (j *Journal) drop() {
 func (j *Journal) volume(size int64) int64 {
 	more, err := j.room(j.o.Dir)
 	if err != nil {
-		more = maxRoom // unknown: a write will fail if the volume is full
+		more = maxRoom // unknown; if the volume is full, a write will fail
 	}
 	v := min(more+size, maxRoom)
 	if j.o.Now().Before(j.mostUntil) {

@@ -1,18 +1,17 @@
 // Package journal stores what another process needs to continue the sessions of this one after it has crashed.
 //
 // The journal is a file in the state folder, to which every change of a session is appended before the client is
-// answered. The kernel keeps what it has written when the process is killed. The folder is memory, so the file need not
-// outlive the kernel: there is no fsync(2). There is no mmap(2) either: on a full volume it would end the process with
-// a SIGBUS.
+// answered. When the process is killed, the kernel still has all written entries. The folder is in memory, and the file
+// need not survive a restart of the host: there is no fsync(2). There is no mmap(2) either: on a full volume it would
+// end the process with a SIGBUS.
 //
 // The state of the sessions is in memory too. A change applies to it and is queued, and a goroutine writes the queue to
-// the file. So a goroutine that reads packets never waits for a write: it hands the answer of the client to After. If
-// the queue is full, the sessions that change are written as a whole when the writer has reached them. Only states
-// between two writes are lost then.
+// the file. So a goroutine that reads packets never waits for a write: it passes the answer to the client to After. If
+// the queue is full, changed sessions are written as a whole later. Only states between two writes are lost then.
 //
-// A volume that is full or fails costs the journal, and never a call. The state is not larger than 5/16 of the volume,
-// so that a compaction has room for a second file. Users and sources that store much are refused first, and
-// never cost others an entry: see shares.
+// A volume that is full or fails disables the journal, and never affects a call. The state is not larger than 5/16 of
+// the volume, so that a compaction has room for a second file. Changes of users and sources that store much are refused
+// first, so that they displace no entries of others: see shares.
 //
 // # Files
 //
@@ -47,7 +46,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// ID identifies a session in the journal of a folder. The zero ID is a session that is not stored: methods ignore it.
+// ID identifies a session in the journal of a folder. Methods ignore the zero ID, which means that the session is not
+// stored.
 type ID uint64
 
 // Options are the arguments of Open.
@@ -62,8 +62,8 @@ type Options struct {
 // Restored is the content of the journal of a previous process.
 type Restored struct {
 	// Sessions are the live sessions, the oldest first. Their remaining lifetimes, and those of their permissions and
-	// channels, are not longer than RFC 8656 grants, whatever the wall clock did. Their Generation is incremented. They
-	// are in the new journal already: the caller continues each of them, or calls End.
+	// channels, never exceed the lifetimes of RFC 8656, even if the wall clock was set back. Their Generation is
+	// incremented. They are already in the new journal: the caller must continue each of them or call End.
 	Sessions []Entry
 	// NonceRoot is the last argument of Nonces, or nil.
 	NonceRoot []byte
@@ -116,8 +116,8 @@ type file interface {
 	Truncate(size int64) error
 }
 
-// Journal is an open journal. Its methods may be called from several goroutines at a time. None of them but Open and
-// those that close the journal waits for a file. A nil Journal stores nothing.
+// Journal is an open journal. Its methods may be called concurrently. Only Open and the methods that close the journal
+// wait for a file. A nil Journal stores nothing.
 type Journal struct {
 	hooks
 	o Options
@@ -134,11 +134,11 @@ type Journal struct {
 	root     []byte
 	queue    queue
 	waiting  waiting
-	// scratch is reused to encode a record, peers to list the peers of an entry.
+	// scratch is reused to encode a record, and peers is reused to list the peers of an entry.
 	scratch []byte
 	peers   []netip.Addr
 
-	// file is nil if there is no journal: after Close, and after an error until the next attempt.
+	// file is nil if there is no file: after Close, and after an error until the next attempt.
 	file file
 	// size is the number of bytes of the file up to the end of its last whole entry.
 	size int64
@@ -149,7 +149,7 @@ type Journal struct {
 	problem string
 	errors  uint64
 	refused uint64
-	// declined is the value of refused that lines reads to log refused changes.
+	// declined is the value of refused at the last log line about refused changes.
 	declined atomic.Uint64
 	lines    *meter.RefusalLog
 	// measured is the value of refused when the free space of the volume was last measured. measure is the earliest
@@ -159,14 +159,14 @@ type Journal struct {
 	// locked reports whether lock is the lock of the folder.
 	locked bool
 
-	// The fields below belong to the writer: run, or start and close while run does not run.
+	// Only the writer uses the fields below: run, or start and close while run does not run.
 	lock *os.File
 	// broken reports that an entry could not be appended to the file.
 	broken bool
 	// limit is the size at which the file is compacted.
 	limit int64
-	// most is the size that the file had when the volume was full, although the volume reports more free space. It is
-	// valid until mostUntil.
+	// most is the size of the file when the volume was full, although the volume reports more free space. It is valid
+	// until mostUntil.
 	most      int64
 	mostUntil time.Time
 }
@@ -186,7 +186,7 @@ type hooks struct {
 	open func(name string, flags int) (file, error)
 	// room returns how many bytes may be added to the volume of a folder.
 	room func(dir string) (int64, error)
-	// minimum is the size up to which the file is not compacted, and the least capacity.
+	// minimum is the size up to which the file is not compacted. It is also the least capacity.
 	minimum int64
 	// patience is how long answers wait for a write.
 	patience time.Duration
@@ -249,7 +249,7 @@ func open(o Options, h hooks) (*Journal, Restored) {
 }
 
 // Add stores a new session. It returns 0 if the session is not stored: after Close, or because its user ID and its
-// source store more than their share. It does not retain r.
+// source have used up their share. It does not retain r.
 func (j *Journal) Add(r *session.Record) ID {
 	if j == nil {
 		return 0
@@ -284,7 +284,7 @@ func (j *Journal) Add(r *session.Record) ID {
 	return j.last
 }
 
-// join returns a record as a session that holds no bytes yet. The error is session.ErrRecordSize.
+// join returns a session for a record, without stored bytes. The error is session.ErrRecordSize.
 func (j *Journal) join(r session.Record) (*stored, error) {
 	b, err := r.AppendBinary(openEntry(j.scratch[:0], added, j.last+1))
 	j.scratch = b
@@ -331,11 +331,11 @@ func checkSize(c *session.Check) int64 {
 	return addrSize(c.Peer.Addr()) + 2 + 2 + int64(len(c.Message))
 }
 
-// Holds reports whether the journal has a session that has not ended. It writes the session as soon as it can. If it
-// does not hold the session, its caller calls Add again.
+// Holds reports whether the journal has a session that has not ended. If so, it writes the whole session as soon as
+// possible. Otherwise the caller must call Add again.
 func (j *Journal) Holds(id ID) bool { return j.has(id, false) }
 
-// Stores reports whether a session that has not ended is in the file, or will be with the next write.
+// Stores reports whether a session that has not ended is in the file, or in the next write.
 func (j *Journal) Stores(id ID) bool { return j.has(id, true) }
 
 func (j *Journal) has(id ID, inFile bool) bool {
@@ -420,7 +420,7 @@ func (j *Journal) countRefused() {
 }
 
 // Check stores the nominating connectivity check of a peer, of at most session.MaxCheck bytes. It does not retain the
-// message. A check that is stored already is not written again.
+// message. The same check is not written twice.
 func (j *Journal) Check(id ID, c session.Check) {
 	if len(c.Message) <= session.MaxCheck {
 		j.with(id, func(s *stored) { j.check(id, s, c) })

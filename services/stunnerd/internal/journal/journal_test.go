@@ -25,10 +25,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // unlimited is the room of a volume that is never full.
 func unlimited(string) (int64, error) { return maxRoom, nil }
 
-// openPatiently opens a journal for which no volume is slow: a busy machine is no slow volume.
+// openPatiently opens a journal without a limit on the duration of writes, because tests may run on a busy machine.
 func openPatiently(o Options) (*Journal, Restored) { return open(o, system(time.Hour)) }
 
-// byHand opens a journal on an unlimited volume, which is not compacted and writes when the test calls work.
+// byHand opens a journal on an unlimited volume. The journal is not compacted, and writes only when the test calls
+// work.
 func byHand(o Options, opener func(name string, flags int) (file, error)) (*Journal, Restored) {
 	return open(o, hooks{open: opener, room: unlimited, minimum: maxSize, manual: true})
 }
@@ -43,7 +44,7 @@ func flush(j *Journal) {
 	<-written
 }
 
-// image returns a file with the state in it, one entry a session.
+// image returns a file with the given state, with one entry for each session.
 func (s *state) image() []byte {
 	b := appendRoot(appendHeader(nil), s.root)
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
@@ -60,7 +61,7 @@ func end(t *testing.T, j *Journal) {
 	}
 }
 
-// healthy checks that a journal stores changes, with a number of errors before.
+// healthy checks that a journal stores changes, after a number of errors.
 func healthy(t *testing.T, j *Journal, sessions int, errors uint64) {
 	t.Helper()
 	flush(j)
@@ -69,8 +70,8 @@ func healthy(t *testing.T, j *Journal, sessions int, errors uint64) {
 	}
 }
 
-// memory returns a folder in memory, as the state folder of a pod is, or a temporary folder where /dev/shm cannot be
-// written. On a disk a rename waits until the file is written.
+// memory returns a folder in memory, like the state folder of a pod. If /dev/shm is not writable, it returns a
+// temporary folder. On a disk a rename would wait until the file is written.
 func memory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "journal")
@@ -85,7 +86,7 @@ func memory(t testing.TB) string {
 	return dir
 }
 
-// restore returns what a process restores from a file, its status and the files that it leaves.
+// restore returns the restored sessions of a file, the status, and the files that remain.
 func restore(t testing.TB, data []byte, now time.Time) (Restored, Status, map[string]int) {
 	t.Helper()
 	dir := memory(t)
@@ -113,8 +114,8 @@ func restore(t testing.TB, data []byte, now time.Time) (Restored, Status, map[st
 	return r, status, files
 }
 
-// The second process on a folder says so and stores nothing. When the first one has ended, it uses the folder and stores
-// all its sessions.
+// A second process on a folder reports a problem and stores nothing. When the first one has ended, the second one uses
+// the folder and stores all its sessions.
 func TestTwoProcesses(t *testing.T) {
 	dir, start := t.TempDir(), time.UnixMilli(1795470000123)
 	var passed atomic.Int64
@@ -161,7 +162,7 @@ func within(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// A process that ends during the restore is followed by a second attempt. The third start sets the journal aside.
+// If a process ends during the restore, the next process tries again. The third process sets the journal aside.
 func TestAttempts(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
@@ -197,7 +198,7 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// Lifetimes are not prolonged if the wall clock was set back, and what has ended is not restored.
+// Restored lifetimes are not extended if the wall clock was set back. Ended sessions are not restored.
 func TestRestoredLifetimes(t *testing.T) {
 	dir, now := t.TempDir(), time.UnixMilli(1795470000123)
 	options := Options{Dir: dir, Now: func() time.Time { return now }}
@@ -247,7 +248,7 @@ func TestRestoredLifetimes(t *testing.T) {
 	}
 }
 
-// Goroutines that change sessions of their own during compactions lose no change. After Close nothing is written.
+// Goroutines that each change their own session lose no change during compactions. After Close nothing is written.
 func TestConcurrentChanges(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	j, _ := openPatiently(Options{Dir: dir})
@@ -320,8 +321,8 @@ func TestChangeAllocatesNothing(t *testing.T) {
 	end(t, j)
 }
 
-// A session of a browser with a permission and a channel takes less than 250 bytes, and 400 with a connectivity check.
-// The size of the volume of a pod relies on these numbers.
+// A session of a browser with a permission and a channel takes less than 250 bytes, and less than 400 bytes with a
+// connectivity check. The size of the volume of a pod depends on these numbers.
 func TestBytesOfASession(t *testing.T) {
 	now := time.Now()
 	r := sample(now)
@@ -341,8 +342,8 @@ func TestBytesOfASession(t *testing.T) {
 	}
 }
 
-// Remove leaves nothing in the folder. A process that has opened the lock before does not use it: the next process
-// could have the folder at the same time.
+// After Remove the folder is empty. A process that has opened the lock file before does not use it, because a third
+// process could lock a new one at the same time.
 func TestRemove(t *testing.T) {
 	dir := t.TempDir()
 	j, _ := openPatiently(Options{Dir: dir})

@@ -18,27 +18,27 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// model is the model of a journal: the sessions as the caller of a Journal knows them.
+// model is the model of a journal: the sessions from the view of the caller of a Journal.
 type model struct {
 	*rand.Rand
 	t   *testing.T
 	dir string
-	// other is a folder in which crashes are examined.
+	// other is a folder in which the files after a simulated crash are restored.
 	other string
 	now   time.Time
 	j     *Journal
-	// past are the states of each session, the oldest first. The last one of a session that has ended is nil.
+	// past are the states of each session, the oldest first. The last state of an ended session is nil.
 	past map[ID][]moment
-	// steps is the number of changes, and answered how many of them are in the file, as After says.
+	// steps is the number of changes. answered is the number of changes in the file, according to After.
 	steps, answered int
-	// refused is the number of changes that the journal has refused or undone, and that the model has noticed.
+	// refused is the number of changes that the journal has refused or removed, as far as the model knows.
 	refused uint64
 	// volume is the size of the volume, and failing the probability that a write or truncation fails.
 	volume  int64
 	failing float64
 	// inPlace is true while a compaction in place may have removed states from the file.
 	inPlace bool
-	// busy prevents that changes during a write make changes.
+	// busy prevents recursion: changes during a write must not cause further changes.
 	busy bool
 
 	compactions, failures, cuts, restarts, refusals, trimmed, during int
@@ -50,13 +50,14 @@ type moment struct {
 	*session.Record
 }
 
-// failing is a file on a volume that may have no room.
+// failing is a file on a volume that may be full.
 type failing struct {
 	file
 	w *model
 }
 
-// Write writes a part, looks at what a crash would leave, makes changes as other goroutines may, and writes the rest.
+// Write writes a part, checks the state after a simulated crash, makes changes as other goroutines may, and writes the
+// rest.
 func (f failing) Write(b []byte) (int, error) {
 	room, _ := f.w.room("")
 	want := len(b)
@@ -136,7 +137,7 @@ func (w *model) live(id ID) *session.Record {
 	return nil
 }
 
-// note notes the state of a session after a step. The caller calls After when the journal has it.
+// note records the state of a session after a step. The caller calls After when the journal has the state.
 func (w *model) note(id ID, r *session.Record) {
 	w.steps++
 	w.past[id] = append(w.past[id], moment{w.steps, r})
@@ -144,7 +145,7 @@ func (w *model) note(id ID, r *session.Record) {
 	w.j.After(func() { w.answered = max(w.answered, step) })
 }
 
-// learn takes over what the journal has removed to make room.
+// learn updates the model with the entries that the journal has removed to make room.
 func (w *model) learn() {
 	if w.refused == w.j.refused {
 		return
@@ -171,7 +172,7 @@ func (w *model) same(a, b *session.Record) bool {
 	return reflect.DeepEqual(sorted(one), sorted(other))
 }
 
-// resumed returns what a process restores of a record: nothing, or a session.
+// resumed returns the session that a process restores from a record, or nil.
 func resumed(now time.Time, r *session.Record) []Entry {
 	s := state{sessions: map[ID]*session.Record{}}
 	if r != nil {
@@ -181,8 +182,8 @@ func resumed(now time.Time, r *session.Record) []Entry {
 	return s.entries()
 }
 
-// crash checks what the next process restores if this one is killed now: for each session the state whose change was
-// answered last, or a later one.
+// crash checks what the next process would restore now: for each session the state after its last answered change, or a
+// later state.
 func (w *model) crash() {
 	w.t.Helper()
 	data, err := os.ReadFile(filepath.Join(w.dir, fileName))
@@ -229,7 +230,7 @@ func (w *model) crash() {
 	}
 }
 
-// forget removes states that a crash cannot bring back.
+// forget removes states that no crash can restore.
 func (w *model) forget() {
 	for id, past := range w.past {
 		for len(past) > 1 && past[1].step <= w.answered {
@@ -287,8 +288,8 @@ func (w *model) work() {
 	}
 }
 
-// denied checks that a change may be refused: by a journal that is full, or because the user or the source of a client
-// stores a fiftieth of it.
+// denied checks that a refused change may be refused: because the journal is full, or because the user or the source of
+// the session stores a fiftieth of the capacity.
 func (w *model) denied(r *session.Record) {
 	w.refusals++
 	var all, user, source int64
@@ -303,7 +304,7 @@ func (w *model) denied(r *session.Record) {
 		}
 	}
 	c := w.j.shares.capacity
-	const change = 600 // the bytes of a check that was removed, or of the change
+	const change = 600 // the size of a check that was removed, or of the change
 	if (user+change)*50 < c && (source+change)*50 < c && all+2*change < c {
 		w.t.Fatalf("refused a change of a user with %d bytes and a source with %d, of %d: %+v", user, source, c, r)
 	}
@@ -312,7 +313,7 @@ func (w *model) denied(r *session.Record) {
 // change makes a random change.
 func (w *model) change() {
 	w.learn()
-	id := ID(1 + w.IntN(int(w.j.last)+1)) // perhaps a session that has ended
+	id := ID(1 + w.IntN(int(w.j.last)+1)) // may be a session that has ended
 	if n := len(w.past); n > 0 && w.IntN(10) > 0 {
 		id = slices.Sorted(maps.Keys(w.past))[w.IntN(n)]
 	}
@@ -398,7 +399,7 @@ func (w *model) change() {
 	}
 }
 
-// add makes a session of one of some users at one of some addresses. The first of them have most sessions.
+// add creates a session of a random user at a random address. The first users and addresses have most sessions.
 func (w *model) add(until time.Time) {
 	few := func(n int) int { return int(float64(n) * w.Float64() * w.Float64() * w.Float64()) }
 	r := &session.Record{
@@ -461,9 +462,9 @@ func (w *model) begin() {
 	w.refused = j.refused
 }
 
-// After a crash each session has the state of its last change that was answered, or of a later one, in any sequence of
-// changes by users that store little or much, during writes too, of compactions, failed writes and full volumes. Nobody
-// loses an entry because of others, and a client that stores little is not refused.
+// After a crash each session has the state of its last answered change, or a later state. This holds for any sequence
+// of changes of users that store little or much, also during writes, compactions, failed writes and full volumes. No
+// user loses an entry because of others, and a client that stores little is not refused.
 func TestModel(t *testing.T) {
 	const steps, most = 4_000, 80_000
 	seed := uint64(time.Now().UnixNano())
@@ -505,7 +506,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// missing returns an event that no sequence of changes has caused yet, or "".
+// missing returns an event that has not occurred yet, or "".
 func (w *model) missing() string {
 	for what, n := range map[string]int{
 		"compactions": w.compactions, "failures": w.failures, "cuts": w.cuts, "restarts": w.restarts,

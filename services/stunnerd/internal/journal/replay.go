@@ -206,8 +206,8 @@ func (s *state) apply(payload []byte) bool {
 	return d.Done()
 }
 
-// put moves the element to the end of the list, or appends it. A full list loses its first element, which is the one
-// that was stored the longest ago, and so ends first: the gate counts only permissions and channels that have not ended.
+// put moves the element to the end of the list, or appends it. If the list is full, the first element is removed. It
+// was stored first and ends first, because the gate counts only permissions and channels that have not ended.
 func put[E any](list []E, e E, limit int, same func(E) bool) []E {
 	list = slices.DeleteFunc(list, same)
 	if len(list) >= limit {

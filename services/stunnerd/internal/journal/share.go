@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// class is a class of entries. Checks are removed first: without its checks a session continues, and the client only
-// repeats them. Without its other entries a session does not continue.
+// class is a class of entries. Checks are removed first: without its checks a session continues, and the client repeats
+// them. Without its other entries a session could not continue.
 type class int
 
 const (

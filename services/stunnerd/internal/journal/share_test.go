@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// attacker is one user with many sessions, which nominate many peers.
+// attacker is one user with many sessions that nominate many peers.
 type attacker struct {
 	j      *Journal
 	now    time.Time
@@ -43,8 +43,8 @@ func (a *attacker) nominate() {
 	}
 }
 
-// A user with 480 sessions that sends new nominating checks to 64 peers from each of them costs others no entry, on a
-// volume that has room for a small part of these checks: after a kill, the sessions of others are restored with their
+// A user with 480 sessions sends new nominating checks to 64 peers in each of them. The volume has room for a small
+// part of these checks. No entries of others are removed: after a kill, their sessions are restored with their
 // permissions, channels and newest nomination.
 func TestAUserDoesNotDisplaceEntriesOfOthers(t *testing.T) {
 	const others = 20
@@ -115,8 +115,8 @@ func TestAUserDoesNotDisplaceEntriesOfOthers(t *testing.T) {
 	}
 }
 
-// The shares of a full journal, in bytes of a capacity of 100,000. A step stores so many bytes, in sessions of a size,
-// of one class.
+// The shares of a full journal, with a capacity of 100,000 bytes. Each step stores entries of one class, in sessions of
+// a size.
 func TestShares(t *testing.T) {
 	const capacity = 100_000
 	type step struct {
@@ -162,8 +162,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// When the volume becomes smaller than the state, checks are left out first, and then sessions, of those that store
-// most: their user and their source both store much. What remains is stored.
+// When the volume becomes smaller than the state, checks are removed first, and then the sessions of users and sources
+// that both store much. The remaining state is stored.
 func TestLargestAreLeftOutFirst(t *testing.T) {
 	room := int64(4 << 20)
 	h := hooks{open: osFile, room: func(string) (int64, error) { return room, nil }, minimum: 1 << 10, manual: true}
@@ -213,7 +213,7 @@ func TestLargestAreLeftOutFirst(t *testing.T) {
 	if _, checks := left(greedy); checks == 0 || checks == 800 {
 		t.Errorf("no room for all checks: %d of 800 are left", checks)
 	}
-	expect("no room for all checks", largest, 1, 0) // its check is as large as those of others, and the newest
+	expect("no room for all checks", largest, 1, 0) // its check is the newest, and not larger than others
 	expect("no room for all checks", small, 10, 10)
 	expect("no room for all checks", sameUser, 10, 10)
 	shrink(j.shares.total[essential] / 4)

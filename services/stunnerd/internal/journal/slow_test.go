@@ -28,14 +28,14 @@ func (s stuck) Write(b []byte) (int, error) {
 	return s.file.Write(b)
 }
 
-// stalled returns a journal whose writes wait, with one session, and the function that lets them continue. The writer is
-// at the entry of the session.
+// stalled returns a journal with one session whose writes wait, and the function that lets them continue. The writer
+// waits at the entry of the session.
 func stalled(t *testing.T, o Options, patience time.Duration) (*Journal, ID, func()) {
 	t.Helper()
 	writing, free := make(chan struct{}, 1), make(chan struct{})
 	start := make(chan struct{})
 	close(start)
-	slow := stuck{writing: make(chan struct{}), free: start} // the first file is written at once
+	slow := stuck{writing: make(chan struct{}), free: start} // writing the first file does not wait
 	j, _ := open(o, hooks{
 		room: unlimited, minimum: maxSize, patience: patience,
 		open: func(name string, flags int) (file, error) {
@@ -59,8 +59,8 @@ func (s *switched) Write(b []byte) (int, error) {
 	return stuck{s.file, s.slow.writing, s.slow.free}.Write(b)
 }
 
-// While a volume does not take a write, no caller waits, the memory for what is not written is bounded, and the answers
-// to clients are sent after a time. When the volume takes writes again, the journal has the newest states.
+// While writes to the volume block, no caller waits, the memory for queued changes is bounded, and answers to clients
+// are sent after a timeout. When writes succeed again, the journal has the newest states.
 func TestSlowVolumeDelaysNoCaller(t *testing.T) {
 	now := time.UnixMilli(1795470000123)
 	o := Options{Dir: t.TempDir(), Now: func() time.Time { return now }}
@@ -109,7 +109,7 @@ func TestSlowVolumeDelaysNoCaller(t *testing.T) {
 	end(t, j)
 }
 
-// An answer is sent when the change before it is in the file, and not earlier.
+// An answer is sent only when the preceding change is in the file.
 func TestAnswerFollowsTheWrite(t *testing.T) {
 	now := time.UnixMilli(1795470000123)
 	o := Options{Dir: t.TempDir(), Now: func() time.Time { return now }}
@@ -138,7 +138,7 @@ func TestAnswerFollowsTheWrite(t *testing.T) {
 	end(t, j)
 }
 
-// If too many answers wait for a slow volume, further answers do not wait.
+// If too many answers wait for a slow volume, further answers are sent at once.
 func TestWaitingAnswersAreBounded(t *testing.T) {
 	o := Options{Dir: t.TempDir(), Now: time.Now}
 	j, _, proceed := stalled(t, o, time.Hour)
@@ -153,7 +153,7 @@ func TestWaitingAnswersAreBounded(t *testing.T) {
 	end(t, j)
 }
 
-// Sessions that are queued as a whole, because the queue was full, are written although the queue is full again.
+// Sessions that are queued as a whole because the queue was full are written even if the queue is full again.
 func TestSessionsAreWrittenWhileTheQueueIsFull(t *testing.T) {
 	j, _ := byHand(Options{Dir: t.TempDir()}, osFile)
 	now := time.Now()
@@ -177,7 +177,7 @@ func TestSessionsAreWrittenWhileTheQueueIsFull(t *testing.T) {
 	end(t, j)
 }
 
-// On a volume that has room for a few bytes, the writer takes what is queued, and then waits.
+// On a volume with room for a few bytes, the writer empties the queue once, and then waits.
 func TestWriterRestsOnAFullVolume(t *testing.T) {
 	for capacity := range int64(65) {
 		now := time.UnixMilli(1795470000123)

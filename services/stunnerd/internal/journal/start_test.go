@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// repeated is the content of a large file: begin, times an entry, end, and zeros up to a size.
+// repeated is the content of a large file: begin, the repeated entry, end, and zeros up to a size.
 type repeated struct {
 	begin, entry, end []byte
 	times             int
@@ -40,7 +40,7 @@ func (r repeatedFile) ReadAt(b []byte, at int64) (n int, err error) {
 	return n, nil
 }
 
-// A start takes less than a second of CPU time, whatever is in the file.
+// A start takes less than a second of CPU time for any content of the file.
 func TestStartIsFast(t *testing.T) {
 	header := appendHeader(nil)
 	longest := append(openEntry(nil, 99, 1), make([]byte, 1<<16-3)...) // of an unknown kind

@@ -19,8 +19,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testroot"
 )
 
-// If there is no room for a new file, the damaged journal is continued without what is behind its whole entries. A copy
-// that is only another name of this file is not kept.
+// If there is no room for a new file, the journal continues in the damaged file, after its whole entries. A copy that
+// is only a link to this file is not kept.
 func TestDamagedJournalWithoutRoom(t *testing.T) {
 	now := time.UnixMilli(1795470000123)
 	data, ends, states := written(t, now)
@@ -48,7 +48,7 @@ func TestDamagedJournalWithoutRoom(t *testing.T) {
 	end(t, j)
 }
 
-// volume mounts a memory file system of a size.
+// volume mounts a memory file system of the given size.
 func volume(t *testing.T, size int) string {
 	t.Helper()
 	testroot.Need(t, "mounts")
@@ -60,8 +60,8 @@ func volume(t *testing.T, size int) string {
 	return dir
 }
 
-// On a full volume the journal is compacted, and sessions that exceed the capacity are refused. Those that it stores are
-// restored, also if another file has taken the room meanwhile.
+// On a full volume the journal is compacted, and sessions that exceed the capacity are refused. Stored sessions are
+// restored, even if another file has used the free space meanwhile.
 func TestFullVolume(t *testing.T) {
 	const size = 512 << 10
 	dir, now := volume(t, size), time.UnixMilli(1795470000123)
@@ -116,7 +116,7 @@ func TestFullVolume(t *testing.T) {
 	j.Done()
 	end(t, j)
 
-	// Another file takes all room: nothing can be stored, until there is room again.
+	// Another file uses all free space: nothing can be stored until it is removed.
 	if err := os.Remove(filepath.Join(dir, fileName)); err != nil {
 		t.Fatal(err)
 	}
@@ -158,8 +158,8 @@ func (e *exhausted) Truncate(size int64) error {
 	return e.file.Truncate(size)
 }
 
-// A compaction after a failed write replaces the file if there is room for a second one, so that a kill in the meantime
-// loses nothing.
+// After a failed write, the compaction replaces the file if a second file fits on the volume, so that a kill at any
+// time loses nothing.
 func TestCompactionAfterAFailedWriteReplacesTheFile(t *testing.T) {
 	var truncated int
 	h := func(name string, flags int) (file, error) {
@@ -179,7 +179,7 @@ func TestCompactionAfterAFailedWriteReplacesTheFile(t *testing.T) {
 	end(t, j)
 }
 
-// A folder in which no file can be made costs no start and no session.
+// If no file can be created in the folder, the process starts, and all sessions continue.
 func TestFolderThatCannotBeUsed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -48,7 +48,7 @@ func (j *Journal) change(k kind, id ID, s *stored, payload func([]byte) []byte) 
 	}
 	at := len(q.entries)
 	if q.entries = payload(openEntry(q.entries, k, id)); !closeEntry(q.entries, at) {
-		q.entries = q.entries[:at] // unreachable: a valid record is never too long
+		q.entries = q.entries[:at] // unreachable: a valid record always fits
 	}
 	s.queued = true
 	j.signal()
@@ -79,8 +79,8 @@ func (j *Journal) signal() {
 	}
 }
 
-// take removes all entries from the queue, and whole sessions of about queueSize bytes. covered is the number of
-// answers that may be sent when they are written. The caller must hold mu, and returns the memory with recycle.
+// take removes all entries from the queue, and about queueSize bytes of whole sessions. covered is the number of
+// answers that may be sent when they are written. The caller must hold mu, and must return the memory with recycle.
 func (j *Journal) take() (entries []byte, covered uint64) {
 	q := &j.queue
 	entries, q.entries, q.spare = q.entries, q.spare[:0], nil
@@ -131,9 +131,8 @@ func (w *waiting) remove(last uint64) (answers []func()) {
 	return answers
 }
 
-// After calls f as soon as all preceding changes are in the file: at once, or from another goroutine. If there is no
-// file, or if it does not take the changes within 250 ms, f is called nevertheless. A volume that fails or is slow must
-// not delay calls.
+// After calls f when all preceding changes are in the file: at once, or from another goroutine. If there is no file, or
+// if writing takes longer than 250 ms, it calls f nevertheless, because a failing or slow volume must not delay calls.
 func (j *Journal) After(f func()) {
 	if j == nil || !j.wait(f) {
 		f()
@@ -254,8 +253,8 @@ func (j *Journal) begin() bool {
 	return writing
 }
 
-// refusals reports whether the free space of the volume should be measured again: changes were refused since the last
-// measurement, and the volume may have grown.
+// refusals reports whether the free space of the volume must be measured again, because changes were refused since the
+// last measurement and the volume may have more space.
 func (j *Journal) refusals(now time.Time) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -348,7 +347,7 @@ func (j *Journal) recover(why error) {
 			j.use(j.file, size)
 			return
 		}
-		j.most, j.mostUntil = size+size/5, j.o.Now().Add(retryAfter) // up to nine tenths of size may then stay stored
+		j.most, j.mostUntil = size+size/5, j.o.Now().Add(retryAfter) // then up to nine tenths of size may be stored
 		j.fit()
 	}
 	j.failed("start journal anew", err)
@@ -374,8 +373,8 @@ func (j *Journal) compact(intact bool) error {
 
 // copyTo writes the state to an empty file, and returns the number of bytes that it has written.
 //
-// The state changes meanwhile. The entry of a session contains its changes before, and those after it are queued and
-// follow it. Changes of a session without an entry yet are in the file too, where they have no effect.
+// The state changes meanwhile. The entry of a session contains all earlier changes. Later changes are queued and follow
+// the entry. The file may also contain changes of a session before its entry, which have no effect.
 func (j *Journal) copyTo(f file, intact bool) (size int64, err error) {
 	j.mu.Lock()
 	ids := slices.Collect(maps.Keys(j.sessions))

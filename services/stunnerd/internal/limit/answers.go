@@ -44,8 +44,7 @@ const (
 	// A missing answer is better for clients than a short answer. A challenge with REALM and NONCE is longer than the
 	// first request, which has 28 bytes, and pion, coturn and Chromium give up on a 400, and on a 401 without a nonce.
 	repeatRate = 1000 // a second
-	// RepeatBurst is the number of requests, repeated because they were not answered, that a listener may answer at
-	// once.
+	// RepeatBurst is the number of repeated requests that a listener may answer at once.
 	RepeatBurst = 1000
 	// tupleRepeatRate bounds the answers to repeated requests of one address and port, so that a socket that repeats
 	// one request endlessly gets few answers.

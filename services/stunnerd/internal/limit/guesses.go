@@ -26,8 +26,8 @@ import (
 //
 // A private source may be a load balancer in front of all clients. One socket behind it that guesses uses up its port,
 // which is 1 % of the limit of the source. A host that sends more than 17 guesses a second, each from a new port, uses
-// up the source. New clients with a static name are then refused at that source until the host stops: their first
-// request cannot be told from a guess, and with more comparisons the password would be found. Sessions, their
+// up the source. New clients with a static name are then refused at that source until the host stops. Their first
+// request cannot be distinguished from a guess, and with more comparisons the password would be found. Sessions, their
 // refreshes, other sources and ephemeral names are not affected.
 const (
 	// SourceGuesses is how many wrong passwords of a public source, and of each port of a private source, are compared.

@@ -122,8 +122,8 @@ type Meter struct {
 
 	elsewhere atomic.Pointer[func()]
 
-	// IgnoredFamilies counts REQUESTED-ADDRESS-FAMILY behind the MESSAGE-INTEGRITY of a request, and IgnoredOthers any
-	// other attribute there.
+	// IgnoredFamilies counts REQUESTED-ADDRESS-FAMILY attributes after the MESSAGE-INTEGRITY of a request.
+	// IgnoredOthers counts all other attributes there.
 	IgnoredFamilies, IgnoredOthers atomic.Uint64
 
 	// Sessions counts the sessions since the start of the process: connections, and UDP clients that created an
@@ -135,20 +135,20 @@ type Meter struct {
 	Applied atomic.Uint64
 	// Restored counts the sessions of a previous process that were restored.
 	Restored atomic.Uint64
-	// SessionsTaken counts the sessions that other pods have handed over to this one, and SessionsHanded those that this
-	// pod has handed over.
+	// SessionsTaken counts the sessions that other pods have handed over to this pod. SessionsHanded counts the
+	// sessions that this pod has handed over.
 	SessionsTaken, SessionsHanded atomic.Uint64
-	// SessionsAdopted counts the sessions that this pod has handed over to the pods at which the datagrams of their clients
-	// arrive, and SessionsNotAdopted the attempts after which the session stays.
+	// SessionsAdopted counts the sessions that this pod has handed over to the pods at which the datagrams of their
+	// clients arrive. SessionsNotAdopted counts the attempts that were refused.
 	SessionsAdopted, SessionsNotAdopted atomic.Uint64
-	// SessionsRescued counts the sessions of lost pods that this pod has taken over, and SessionsGivenUp those of this pod
-	// that have ended because another pod has taken them over.
+	// SessionsRescued counts the sessions of lost pods that this pod has taken over. SessionsGivenUp counts the
+	// sessions of this pod that have ended because another pod has taken them over.
 	SessionsRescued, SessionsGivenUp atomic.Uint64
-	// PeersMoved and PeersNotMoved count the peers of sessions of another pod that have taken the new relay address in
-	// time, and that have not.
+	// PeersMoved counts the peers of sessions of another pod that have accepted the new relayed address in time.
+	// PeersNotMoved counts the others.
 	PeersMoved, PeersNotMoved atomic.Uint64
-	// QuotaAdmitted and QuotaRefused count the allocations that the pods of the Gateway have admitted and refused because
-	// of a limit of their user, and QuotaUnanswered those about which no other pod has answered.
+	// QuotaAdmitted and QuotaRefused count the allocations that the pods of the Gateway have admitted and refused
+	// because of a limit of their user. QuotaUnanswered counts the allocations for which no other pod has answered.
 	QuotaAdmitted, QuotaRefused, QuotaUnanswered atomic.Uint64
 }
 

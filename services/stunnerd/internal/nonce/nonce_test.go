@@ -177,7 +177,7 @@ func TestPodsWithAKeyShareNonces(t *testing.T) {
 	check("of the third key", one, nonce, false)
 }
 
-// a jump of the wall clock costs a client at most one 438. The new nonce is valid and stays so.
+// after a jump of the wall clock, a client gets at most one 438. The new nonce is valid and stays valid.
 func TestClockJumpsCostOneNonce(t *testing.T) {
 	n, client, now := newSource(t), netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
 	held := n.Make(client, now)

@@ -113,7 +113,7 @@ func TestAnswersChangeAtOnceAndChangedIsCalledSoonAfter(t *testing.T) {
 	})
 }
 
-// failing lookups keep the last addresses, however long they fail.
+// while lookups fail, the last addresses are kept without a time limit.
 func TestFailureKeepsAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1", "192.0.2.2")}
@@ -405,8 +405,8 @@ func TestNoLookupsAndCallsAfterClose(t *testing.T) {
 	})
 }
 
-// all names together have a bounded number of addresses, whatever their owners answer. Names with few addresses keep
-// all of them.
+// the number of addresses of all names together is bounded, for any answers. Names with few addresses keep all of
+// them.
 func TestAddressesOfAllNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := numbered(MaxAddresses)

@@ -108,7 +108,7 @@ func TestCloseDoesNotWaitForANameServer(t *testing.T) {
 	}
 }
 
-// One name, from the wire to the callback.
+// A name is resolved by a name server over the network, and changed is called.
 func TestResolverResolvesAName(t *testing.T) {
 	s := newNameServer(t)
 	s.set(reply{addrs: addrs("192.0.2.1", "2001:db8::1")})

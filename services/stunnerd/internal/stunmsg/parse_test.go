@@ -16,9 +16,9 @@ import (
 const sample = "000100582112a442b7e7a701bc34d686fa87dfae802200105354554e207465737420636c69656e74002400046e0001ff80290008932ff9b151263b36" +
 	"000600096576746a3a68367659202020000800149aeaa70cbfd8cb56781ef2b5b2d3f249c1b571a280280004e57a3bcf"
 
-// F-01: Parse accepts exactly the messages of RFC 8489 and the requests of RFC 3489, and reads the same as a second
-// parser that is written after the RFCs alone. pion/stun accepts more, if it gets the messages of RFC 3489 with a magic
-// cookie: the differences are listed in stricter.
+// F-01: Parse accepts exactly the messages of RFC 8489 and the requests of RFC 3489. It reads the same values as a
+// second parser that follows the text of the RFCs only. pion/stun accepts more messages, and those of RFC 3489 if a
+// magic cookie is added. The differences are listed in stricter.
 func FuzzParse(f *testing.F) {
 	whole, err := hex.DecodeString(sample)
 	if err != nil {
@@ -114,7 +114,7 @@ func changed(b []byte, at int, bits byte) []byte {
 var stricter = []func(b []byte) bool{
 	func(b []byte) bool { return b[0] >= 0x40 },                                            // not STUN (RFC 8489 §5)
 	func(b []byte) bool { return len(b)%4 != 0 },                                           // §5: attributes are padded
-	func(b []byte) bool { return len(b) > HeaderSize+int(binary.BigEndian.Uint16(b[2:])) }, // bytes behind the message
+	func(b []byte) bool { return len(b) > HeaderSize+int(binary.BigEndian.Uint16(b[2:])) }, // bytes after the message
 	func(b []byte) bool { // §14.7
 		attrs := tlvs(b[HeaderSize:])
 		i := slices.IndexFunc(attrs, func(a tlv) bool { return a.kind == fingerprint })
@@ -223,7 +223,7 @@ func sameMessage(t *testing.T, b []byte, r *Message, attrs []tlv) {
 				ignored = append(ignored, stun.AttrType(a.kind))
 			}
 		}
-		attrs = attrs[:signed] // attributes behind it are ignored (§14.5)
+		attrs = attrs[:signed] // attributes after it are ignored (§14.5)
 	}
 	if got := r.Ignored(); !slices.Equal(got, ignored) {
 		t.Errorf("%v are ignored, want %v", got, ignored)

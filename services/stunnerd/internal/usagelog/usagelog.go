@@ -49,13 +49,14 @@ func Open(to string, env func(string) string, from Origin) (Sink, error) {
 // lines writes records as lines of JSON.
 type lines struct {
 	path string // empty for out
-	// patience bounds one delivery.
+	// patience limits the duration of a delivery.
 	patience time.Duration
-	// writing has a value during a write, which guards the fields below. A write to a volume or a pipe may take any time.
+	// writing has a value during a write. It guards the fields below. A write to a volume or a pipe may block for any
+	// time.
 	writing chan struct{}
 	out     io.Writer
 	file    *os.File
-	// torn is set if the last line may not be whole.
+	// torn is set if the last line may be incomplete.
 	torn bool
 }
 
@@ -89,8 +90,8 @@ func (l *lines) reopen() error {
 	return nil
 }
 
-// Deliver implements usage.Sink. It returns while a write still waits for a volume, or for the reader of a pipe. This
-// write goes on, and there is no other one until it has ended.
+// Deliver implements usage.Sink. It may return while a write to a volume or pipe still blocks. That write continues,
+// and no other one begins before it has ended.
 func (l *lines) Deliver(ctx context.Context, records []usage.Record) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)

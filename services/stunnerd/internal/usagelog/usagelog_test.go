@@ -37,8 +37,8 @@ func sample() []usage.Record {
 	}, {Time: start, Session: strings.Repeat("0b", 16), Part: "00000000000000fe", Listener: "l", Protocol: "TURN-TCP", Start: start}}
 }
 
-// The lines of a file are the JSON form of records. A file that is renamed is followed by a new one, and a line that was
-// not written as a whole is not joined with the next one.
+// The lines of a file are the JSON form of records. If the file is renamed, a new one is created. An incomplete line is
+// never joined with the next one.
 func TestLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "usage.jsonl")
 	s, err := Open(path, os.Getenv, Origin{})
@@ -90,8 +90,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// A reader of a pipe that is slow delays neither a delivery beyond its bound nor the end of the process. There is one
-// write at a time, and when the reader reads again, the lines are whole.
+// A slow reader of a pipe delays no delivery longer than patience, and does not delay the end of the process. There is
+// one write at a time. When the reader reads again, all lines are complete.
 func TestSlowReader(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -165,7 +165,7 @@ func blocking(t *testing.T, path string) *os.File {
 	return f
 }
 
-// Records go where the flag and the variables say, and an error names the variable.
+// The flag and the variables determine where records are delivered. An error names the variable.
 func TestOpen(t *testing.T) {
 	const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	for _, c := range []struct {
@@ -201,8 +201,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A collector gets each record as event whose attributes are the fields of the JSON form. An error of the collector is
-// an error of Deliver, so that the record is delivered again.
+// A collector receives each record as an event whose attributes are the fields of the JSON form. An error of the
+// collector is an error of Deliver, so that the record is delivered again.
 func TestCollector(t *testing.T) {
 	var refuse atomic.Bool
 	var got []*collector.ExportLogsServiceRequest

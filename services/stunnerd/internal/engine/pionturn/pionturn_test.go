@@ -97,7 +97,7 @@ func (b *bed) must(err error) {
 
 func (b *bed) peer() relaytest.Peer { return b.net.Peer(netip.MustParseAddrPort("127.0.0.1:4000")) }
 
-// An allocation exists from Start to End, however long that is, and End closes its relay.
+// An allocation exists from Start to End, for any time between them, and End closes its relay.
 func TestAllocationLastsUntilEnd(t *testing.T) {
 	inBed(t, func(b *bed) {
 		b.must(b.Start())
@@ -176,7 +176,7 @@ func TestPermissionDecides(t *testing.T) {
 	})
 }
 
-// An allocation that exists is refused with a code, for the case that the gate and the engine disagree.
+// If the allocation exists already, Start is refused with a code. The gate and the engine may disagree.
 func TestRefusalHasACode(t *testing.T) {
 	inBed(t, func(b *bed) {
 		b.must(b.Start())

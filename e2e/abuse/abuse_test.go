@@ -123,7 +123,7 @@ type settings struct {
 	files int
 	// secret is the shared secret of ephemeral credentials, in addition to the static one; empty means none.
 	secret string
-	// chain and key are the certificate in PEM; nil means one from bed.Certificate.
+	// chain and key are the certificate and its key in PEM; nil means those of bed.Certificate.
 	chain, key []byte
 }
 
@@ -243,7 +243,8 @@ func (d *target) good(t *testing.T, n call.Network) time.Duration {
 	return took
 }
 
-// newCall makes a call, has datagrams echoed and ends. It returns the time to the first echo, without stalls of the machine.
+// newCall makes a call, waits for echoes of some datagrams, and ends the call. It returns the time to the first echo,
+// without stalls of the machine.
 func (d *target) newCall(ctx context.Context, n call.Network, at netip.Addr, patience time.Duration) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -64,15 +64,15 @@ func (d *scoped) named(t *testing.T, username, password string) *ask.Client {
 	return client
 }
 
-// sign returns the password of a user name, whatever it contains.
+// sign returns the password of any user name.
 func sign(username string) string {
 	mac := hmac.New(sha1.New, []byte(secret))
 	mac.Write([]byte(username))
 	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// A stolen or misused credential is good for what its caveats say, in a running dataplane: the peers of its route, its
-// Gateway, its time, its number of allocations and its bytes. The sessions show the user id and the caveats.
+// A credential is limited by its caveats, in a running dataplane: to the peers of its route, its Gateway, its time, its
+// number of allocations and its bytes. The sessions show the user id and the caveats.
 func TestCredentialIsLimitedByItsCaveats(t *testing.T) {
 	t.Parallel()
 	d := startScoped(t)
@@ -96,7 +96,7 @@ func TestCredentialIsLimitedByItsCaveats(t *testing.T) {
 			t.Errorf("%s: %d, want %d", r.method, code, r.want)
 		}
 	}
-	// A datagram to the peer of another route is dropped, and one to the peer of the named route returns.
+	// A datagram to the peer of another route is dropped, and a datagram to the peer of the named route is echoed.
 	must(t, c.Send(ask.SendIndication(d.b, []byte("to b"))))
 	must(t, c.Send(ask.ChannelData(0x4000, []byte("to a"))))
 	if got, err := c.Receive(patience); err != nil || !strings.HasSuffix(string(got), "to a") {
@@ -126,7 +126,7 @@ func TestCredentialIsLimitedByItsCaveats(t *testing.T) {
 	}
 }
 
-// Credentials of another Gateway or time, and malformed and unknown caveats, begin no allocation.
+// A credential of another Gateway or time, or with malformed or unknown caveats, gets no allocation.
 func TestInvalidCaveatsBeginNoAllocation(t *testing.T) {
 	t.Parallel()
 	d := startScoped(t)
@@ -153,7 +153,7 @@ func TestInvalidCaveatsBeginNoAllocation(t *testing.T) {
 	}
 }
 
-// The bytes of a credential end its session, and a new allocation with it is refused.
+// When the bytes of a credential are used up, its session ends, and a new allocation with it is refused.
 func TestCredentialIsUsedUp(t *testing.T) {
 	t.Parallel()
 	d := startScoped(t)
@@ -171,14 +171,14 @@ func TestCredentialIsUsedUp(t *testing.T) {
 		}
 	}
 	payload := make([]byte, 1000)
-	for i := range total / 2 / len(payload) { // each returns
+	for i := range total / 2 / len(payload) { // each is echoed
 		must(t, c.Send(ask.ChannelData(0x4000, payload)))
 		if got, err := c.Receive(patience); err != nil || len(got) != 4+len(payload) {
 			t.Fatalf("datagram %d: %d bytes, %v", i, len(got), err)
 		}
 	}
 	must(t, c.Send(ask.ChannelData(0x4000, []byte{1})))
-	// The next answer shows that the dataplane has handled the datagram: it handles those of a client in their order.
+	// The next answer shows that the datagram was handled, because datagrams of a client are handled in order.
 	if code := codeOf(t, c, stun.MethodRefresh); code != 437 {
 		t.Errorf("refresh: %d, want 437", code)
 	}
@@ -190,7 +190,7 @@ func TestCredentialIsUsedUp(t *testing.T) {
 	}
 }
 
-// Media in a channel stops when the peer becomes an endpoint of another route, which the listener has too.
+// Media in a channel stops when the peer becomes an endpoint of another route of the listener.
 func TestCredentialFollowsItsRoute(t *testing.T) {
 	t.Parallel()
 	d := startScoped(t)

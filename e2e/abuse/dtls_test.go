@@ -50,7 +50,7 @@ func random() (r [32]byte) {
 func TestForgedClientHelloLeavesNoState(t *testing.T) {
 	const sources = 5_000
 	d := start(t)
-	for range 3 { // one-time costs of the first clients are not part of the flood
+	for range 3 { // the first clients have one-time costs, which are not part of the flood
 		d.good(t, call.DTLS)
 	}
 	d.await(t, patience, d.atMost(call.DTLS, 0))

@@ -48,7 +48,7 @@ func TestFirstRequestsAreNotAmplified(t *testing.T) {
 		}
 		f.arrived() // until then the dataplane may answer
 		took := time.Since(began)
-		limit := burst + int(took.Seconds()*rate) + 2 // a token in progress, and one that the live call returns
+		limit := burst + int(took.Seconds()*rate) + 2 // a token in progress, and one that a new call returns
 		answers := f.answers()
 		if answers > limit || answers == 0 {
 			t.Errorf("%d responses to 10,000 requests in %s, want at most %d", answers, took, limit)

@@ -11,15 +11,15 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// An act is a message that a user repeats, with other values each time, in as many sessions as it gets: some at once,
-// and over UDP and DTLS more as long as the act lasts. Sessions over TCP and TLS end with half of the largest message
-// instead. The act idle is no message: see hoard.connection. In the act fromPeers peers send to the sessions, whose
-// clients over TCP and TLS read nothing.
+// An act is a message that a user repeats, with other values each time, in as many sessions as possible: a number at
+// once, and over UDP and DTLS further ones as long as the act lasts. Sessions over TCP and TLS end with half of the
+// largest message instead. The act idle sends no message: see hoard.connection. In the act fromPeers, peers send to the
+// sessions, and clients over TCP and TLS read nothing.
 type act struct {
 	over      call.Network // or eachTransport
-	request   string       // of requests, or one of the constants
-	attribute string       // of attributes
-	as        string       // of identities
+	request   string       // a key of requests, or one of the constants
+	attribute string       // a key of attributes
+	as        string       // a key of identities
 }
 
 func (a act) String() string {
@@ -29,13 +29,13 @@ func (a act) String() string {
 	return fmt.Sprintf("%s with %s over %s%s", a.request, a.attribute, a.over, a.as)
 }
 
-// The identities of the sessions of an act, beside those of one user with one address.
+// The identities of the sessions of an act; the default is one user with one address.
 const (
 	manyUsers     = ", each with a user ID of 400 bytes"
 	manyAddresses = ", each from another address"
 )
 
-// eachTransport is the transport of an act whose sessions have one of transports in turn.
+// eachTransport is the transport of an act whose sessions use the transports in turn.
 const eachTransport call.Network = "each transport"
 
 var transports = []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS}
@@ -48,11 +48,11 @@ const (
 )
 
 const (
-	// channelData is the request that is no STUN message.
+	// channelData is the request for ChannelData, which is not a STUN message.
 	channelData = "ChannelData"
 	// idle is the request of connections without a session.
 	idle = "none"
-	// fromPeers is the request of sessions to which peers without a channel send.
+	// fromPeers is the request for sessions to which peers without a channel send.
 	fromPeers = "datagrams of peers"
 )
 
@@ -67,7 +67,7 @@ var requests = map[string]stun.MessageType{
 	channelData:        {},
 }
 
-// fixed are the attributes without which a request is refused. n is the number of the message.
+// fixed are the attributes that a request needs to be accepted. n is the number of the message.
 var fixed = map[string]func(n int) []stun.Setter{
 	"Allocate":         func(int) []stun.Setter { return []stun.Setter{ask.UDP()} },
 	"CreatePermission": func(n int) []stun.Setter { return []stun.Setter{ask.Peer(somePeer(n))} },
@@ -79,7 +79,7 @@ var fixed = map[string]func(n int) []stun.Setter{
 
 const noAttribute = "no other attribute"
 
-// attributes are those of requests (RFC 8489 §14, RFC 8656 §18) at their largest.
+// attributes are the attributes of requests (RFC 8489 §14, RFC 8656 §18) at their largest size.
 var attributes = map[string]func(n int) []stun.Setter{
 	noAttribute: func(int) []stun.Setter { return nil },
 	"XOR-PEER-ADDRESS as often as fits": func(n int) (all []stun.Setter) {
@@ -131,11 +131,11 @@ func check(n int) []byte {
 		raw(stun.AttrPriority, []byte{110, 0, 1, 255}), raw(stun.AttrUseCandidate, nil)).Raw
 }
 
-// mostPermissions is the request that takes the most memory of a session with the fewest messages.
+// mostPermissions is the request that makes a session hold the most memory with the fewest messages.
 var mostPermissions = act{over: call.UDP, request: "CreatePermission", attribute: "XOR-PEER-ADDRESS as often as fits"}
 
-// acts are those that hold the most memory, each alone, and all messages in turn over all transports. With -largest,
-// they are each request with each attribute over each transport.
+// acts are the acts that hold the most memory, each alone, and all messages in turn over all transports. With -largest,
+// they are all requests with all attributes over all transports.
 func acts() (all []act) {
 	as := func(a act, identities string) act { a.as = identities; return a }
 	if !*largestFlag {
@@ -169,14 +169,14 @@ func acts() (all []act) {
 	return all
 }
 
-// repeats is how many messages a session sends at once: as many as make it hold the most, or else enough for its share
-// of all messages.
+// repeats is how many messages a session sends at once: enough to hold the most memory, or enough for its share of all
+// messages.
 func (a act) repeats() int {
 	switch {
 	case a.attribute == mostPermissions.attribute:
-		return 6 // of 80 permissions each, of 256 that a session may have
+		return 6 // 80 permissions each; a session may have 256
 	case a.request == "ChannelBind":
-		return 70 // of 64 channels that a session may have
+		return 70 // a session may have 64 channels
 	}
 	return 30
 }

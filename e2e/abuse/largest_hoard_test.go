@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// hoarders is the number of sessions that one user opens at a time, and connectors that of connections without a
-	// session.
+	// hoarders is the number of sessions that one user opens at a time. connectors is the number of connections without
+	// a session.
 	hoarders, connectors = 16, 64
-	// repeating is how many messages a second all sessions together send, once each has sent its first ones. It is a
-	// rate that the server can serve: the acts are about memory.
+	// repeating is the number of messages that all sessions together send in a second after their first ones. The
+	// server can handle this rate, because the acts are about memory.
 	repeating = 500
 )
 
@@ -33,17 +33,17 @@ const (
 type hoard struct {
 	*hosts
 	act
-	peer *net.UDPConn // of the act fromPeers
-	// open is the number of sessions, idle that of connections without one, and refused that of sessions that the
-	// server has refused.
+	peer *net.UDPConn // the peer of the act fromPeers
+	// open is the number of sessions, idle the number of connections without a session, and refused the number of
+	// refused sessions.
 	open, idle, refused, sent, dialed atomic.Int64
-	// next is the number of the next message over each of transports.
+	// next has the number of the next message, by transport.
 	next  [4]atomic.Int64
 	group sync.WaitGroup
 
 	mu     sync.Mutex
 	conns  []io.Closer
-	failed error // a failure that is no refusal
+	failed error // a failure other than a refusal
 	// challenges are the first answers of the server to an address. A nonce is valid for the address.
 	challenges map[netip.Addr]*stun.Message
 	// repeated are the functions that send the next message of a session.
@@ -95,15 +95,15 @@ func (h *hoard) fill(ctx context.Context) {
 }
 
 const (
-	// enough is the number of refusals after which the server is full for the user.
+	// enough is the number of refusals that show that the server accepts no more sessions of the user.
 	enough = 64
 	// idleSpan is how long the act idle lasts. The server closes connections without a message after 10 s, and
-	// handshakes after 5 s, so that there are no more later.
+	// handshakes after 5 s, so their number does not grow later.
 	idleSpan = 11 * time.Second
 )
 
 // isFull returns an error until the server holds as much for the user as it allows, and every combination of the act
-// is sent.
+// was sent.
 func (h *hoard) isFull(since time.Duration) error {
 	open, idles, refused := h.open.Load(), h.idle.Load(), h.refused.Load()
 	if h.request == idle {
@@ -198,7 +198,7 @@ func (h *hoard) session(ctx context.Context) error {
 	return err
 }
 
-// challenge makes a client know the nonce of the server for its address.
+// challenge gets a nonce of the server for the address of a client.
 func (h *hoard) challenge(c *client, from netip.Addr) (err error) {
 	h.mu.Lock()
 	answer := h.challenges[from]
@@ -228,7 +228,7 @@ func (h *hoard) user() string {
 	return "hoarder"
 }
 
-// expose makes a peer send to a session, whose client over TCP and TLS reads nothing.
+// expose makes a peer send to a session whose client over TCP and TLS reads nothing.
 func (h *hoard) expose(c *client, allocated *stun.Message) error {
 	relayed, err := ask.Relayed(allocated)
 	if err != nil {
@@ -307,7 +307,8 @@ func (h *hoard) connection(ctx context.Context) error {
 	return err
 }
 
-// handshake begins a handshake, or over TCP a message, of as many bytes as the server reads, and does not complete it.
+// handshake begins a handshake, or over TCP a message, without completing it. It sends as many bytes as the server
+// reads.
 func (h *hoard) handshake(ctx context.Context) (err error) {
 	limited, cancel := context.WithTimeout(ctx, newCallDeadline)
 	defer cancel()
@@ -340,9 +341,9 @@ func (h *hoard) handshake(ctx context.Context) (err error) {
 	}
 	h.keep(conn)
 	h.idle.Add(1)
-	begun := make([]byte, 1000) // a request of 1,020 bytes in part
+	begun := make([]byte, 1000) // a part of a request of 1,020 bytes
 	copy(begun, []byte{0, 3, 1000 >> 8, 1000 & 0xFF})
-	if h.over == call.TLS { // records with a ClientHello of 65,000 bytes in part
+	if h.over == call.TLS { // a part of records with a ClientHello of 65,000 bytes
 		begun = nil
 		record := append([]byte{recordHandshake, 3, 1, 0x3E, 0x80}, make([]byte, 16_000)...)
 		for range 4 {
@@ -379,7 +380,7 @@ func (h *hoard) message(c *client, n int) []byte {
 	return c.Request(requests[name].Method, more...)
 }
 
-// close closes all connections, without a word to the server over UDP.
+// close closes all connections. Over UDP the server is not notified.
 func (h *hoard) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

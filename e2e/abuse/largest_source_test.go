@@ -17,33 +17,33 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// Files of stunnerd with the lists from which the acts of TestLargestClients are made, so that a new method or
-// attribute is an act without a change here.
+// Files of stunnerd with the lists of methods and attributes. TestLargestClients makes its acts from these lists, so a
+// new method or attribute needs no change here.
 const (
 	methodsFile    = "services/stunnerd/internal/gate/admit.go"
 	attributesFile = "services/stunnerd/internal/stunmsg/message.go"
 )
 
 const (
-	// eachRequest and eachAttribute are the request and the attribute of an act that has all of them in turn.
+	// eachRequest and eachAttribute are the request and the attribute of an act that sends all of them in turn.
 	eachRequest   = "each request in turn"
 	eachAttribute = "each attribute that the server understands in turn"
 )
 
-// sizes are those of attributes in eachAttribute: each bound of RFC 8489 §14 and RFC 8656 §18, less and more by one,
-// and the largest that fits.
+// sizes are the sizes of attributes in eachAttribute: each bound of RFC 8489 §14 and RFC 8656 §18, one less and one
+// more, and the largest size that fits.
 var sizes = []int{0, 1, 2, 3, 4, 5, 7, 8, 9, 19, 20, 21, 32, 33, 507, 508, 509, 762, 763, 764, datagram - 300}
 
-// inTurn are the requests of eachRequest.
+// inTurn are the requests that eachRequest sends in turn.
 func inTurn() []string { return slices.Sorted(maps.Keys(requests)) }
 
-// others are the attributes that eachAttribute has once, beside those of the source.
+// others are the attributes that eachAttribute sends once, in addition to those of the source.
 func others() []string {
 	names := slices.Sorted(maps.Keys(attributes))
 	return slices.DeleteFunc(names, func(name string) bool { return name == eachAttribute })
 }
 
-// combinations is the number of messages that eachRequest with eachAttribute has. It is set by fromSource.
+// combinations is the number of messages of eachRequest with eachAttribute. fromSource sets it.
 var combinations int
 
 // fromSource adds the methods and attributes of the source to requests and attributes.
@@ -77,7 +77,7 @@ func fromSource(t *testing.T) {
 	}
 }
 
-// listOf returns the constants of pion/stun, without a prefix of their names, in the variable of a file.
+// listOf returns the constants of pion/stun in a variable of a file. The names are without their prefix.
 func listOf(t *testing.T, file, variable, prefix string) map[string]uint16 {
 	t.Helper()
 	root, err := bed.Root()

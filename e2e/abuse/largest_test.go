@@ -30,14 +30,15 @@ var (
 	memoryFlag = flag.Int64("memory", 512, "MiB of the server in TestLargestClients; 512 is the limit of the chart")
 )
 
-// TestLargestClients: one user with one address repeats a message with different values in as many sessions as it
-// gets, until the server refuses more. The server lives in its memory limit, running calls lose no more than those of
-// another server, new calls of other users succeed, and all running calls continue after SIGKILL, from the journal.
+// TestLargestClients: one user with one address repeats a message with different values in as many sessions as
+// possible, until the server refuses more. The server stays within its memory limit, running calls lose no more than
+// those at another server, and new calls of other users succeed. After SIGKILL all running calls continue from the
+// journal.
 func TestLargestClients(t *testing.T) {
 	quiet, noisy := newHosts(t, false), newHosts(t, false)
 	for _, h := range []*hosts{quiet, noisy} {
 		h.ephemeral = true
-		key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader) // an attacker gets more connections than with RSA
+		key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader) // RSA would allow fewer connections
 		must(t, err)
 		h.chain, h.key = certificateOf(t, serverAddr, key)
 		h.roots.AppendCertsFromPEM(h.chain)
@@ -104,8 +105,8 @@ func survive(t *testing.T, quiet, noisy *hosts, a act) {
 	noisy.continueAfterKill(t, confined, calls)
 }
 
-// continueAfterKill ends the server by SIGKILL and starts it again, and checks that calls continue: the journal has
-// their entries, and those of the user fit into the memory.
+// continueAfterKill ends the server by SIGKILL, starts it again, and checks that calls continue: the journal has their
+// sessions, and those of the user fit into the memory.
 func (h *hosts) continueAfterKill(t *testing.T, what server, calls []*call.Call) {
 	t.Helper()
 	must(t, h.process.Kill())
@@ -131,7 +132,7 @@ func bounded(t *testing.T, limit time.Duration) context.Context {
 	return ctx
 }
 
-// volume returns a folder of a small file system, as that of the journal in a pod.
+// volume returns a folder on a small file system, like the folder of the journal in a pod.
 func volume(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

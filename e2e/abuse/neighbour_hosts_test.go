@@ -30,7 +30,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// All hosts reach the one address of the server over links of their own.
+// Each host reaches the one address of the server over its own link.
 var (
 	serverAddr = netip.MustParseAddr("10.200.0.1")
 	turnServer = netip.AddrPortFrom(serverAddr, 3478)
@@ -58,7 +58,7 @@ type hosts struct {
 	roots                         *x509.CertPool
 	dir                           string
 	process                       *bed.Process
-	ephemeral                     bool // each client has a user ID and an ephemeral credential of its own
+	ephemeral                     bool // each client has its own user ID and ephemeral credential
 }
 
 // newHosts makes the hosts and their links: of TAP interfaces, whose driver supports XDP, or of veth interfaces.
@@ -155,8 +155,8 @@ type server struct {
 // coturn is the server for comparison.
 const coturn = "coturn"
 
-// run starts a server and waits until it accepts connections. It has the capabilities that it has in a cluster: in user
-// space it runs without CAP_NET_ADMIN, which would allow it to exceed the limit of send buffers.
+// run starts a server and waits until it accepts connections. It has the capabilities of a pod. In user space it runs
+// without CAP_NET_ADMIN, which would allow it to exceed the limit of send buffers.
 func (h *hosts) run(t *testing.T, what server) {
 	t.Helper()
 	for _, device := range []string{"lan", "peers"} { // entries of the round before

@@ -31,11 +31,12 @@ var (
 	withReference = flag.Bool("coturn", false, "also run TestNoisyNeighbour on coturn, and compare stunnerd with it")
 )
 
-// mostChannels is the case that runs in user space and, by TCX and XDP, in the kernel. With -paths all cases do.
+// mostChannels is the case that runs in user space and, by TCX and XDP, in the kernel. With -paths, all cases run in
+// this way.
 const mostChannels = "a user sends over channels to peers that do not exist"
 
 // TestNoisyNeighbour: running calls continue and new calls succeed, whatever one client, peer or unauthenticated source
-// does. A second server with hosts of its own, without a neighbour, is the control. With -coturn each case also runs on
+// does. The control is a second server with its own hosts and without a neighbour. With -coturn each case also runs on
 // coturn, and stunnerd must not be worse. -run selects cases and servers: TestNoisyNeighbour/vanish/stunnerd.
 func TestNoisyNeighbour(t *testing.T) {
 	quiet, noisy, whole := [2]*hosts{}, [2]*hosts{}, t // with veth and with TAP interfaces

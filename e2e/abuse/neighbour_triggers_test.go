@@ -21,7 +21,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// neighbour is what a client, a peer or an unauthenticated source does beside the calls of others.
+// neighbour describes what a client, a peer or an unauthenticated source does during the calls of others.
 type neighbour struct {
 	sentence string
 	over     call.Network // transport of the running and of the new calls
@@ -29,8 +29,8 @@ type neighbour struct {
 	trigger  trigger
 }
 
-// usualGrowth includes the pace of the garbage collector. Clients over DTLS, and handshakes that have begun, hold their keys
-// and buffers as well.
+// usualGrowth includes the delay of the garbage collector. Clients over DTLS and started handshakes hold their keys and
+// buffers as well.
 const usualGrowth = 16
 
 // neighbours are the clients, peers and unauthenticated sources that could disturb the calls of others.
@@ -172,7 +172,7 @@ func (h *hosts) sender(t *testing.T, perSecond int, indications bool, peers ...n
 	}
 }
 
-// slowAddr is behind the slow link.
+// slowAddr is an address on the slow link.
 var slowAddr = host(slowNet, 2)
 
 // toSlowPeer makes one user send more data to a peer than its link can carry.
@@ -193,8 +193,8 @@ func toSlowPeer(t *testing.T, h *hosts) harm {
 	send := h.sender(t, 600, false, peer)
 	return func(ctx context.Context) (string, error) {
 		sent := send(ctx)
-		// Datagrams that the kernel forwards stay in the send buffer of the user until they leave the slow link, so it can
-		// send no more than arrives.
+		// Datagrams that the kernel forwards stay in the send buffer of the user until they have passed the slow link,
+		// so the user cannot send more than arrives.
 		if got, most := arrived.Load()/1000, int64(window.Seconds()*1000/8); got < most*4/5 {
 			return "", fmt.Errorf("%d of %d kB have arrived: the link is not saturated", got, most)
 		}
@@ -227,7 +227,7 @@ func vanishing(t *testing.T, h *hosts) harm {
 	}
 }
 
-// pour sends 1,000 bytes to relays in turn until the context ends, and returns how often.
+// pour sends 1,000 bytes to relays in turn until the context ends. It returns the number of datagrams.
 func pour(ctx context.Context, perSecond int, source *net.UDPConn, relays ...netip.AddrPort) int {
 	payload := make([]byte, 1000)
 	return pace(ctx, perSecond, func(i int) { _, _ = source.WriteToUDPAddrPort(payload, relays[i%len(relays)]) })
@@ -284,8 +284,8 @@ func slowReader(t *testing.T, h *hosts) harm {
 	}
 }
 
-// handshakesOf begins handshakes of TLS or DTLS from one address, at little CPU cost of its own, and continues none after
-// the server has computed its part. Garbage over UDP comes from the same address.
+// handshakesOf begins handshakes of TLS or DTLS from one address, at little CPU cost of its own. It does not continue
+// them when the server has computed its part. Invalid data over UDP comes from the same address.
 func handshakesOf(perSecond, garbage int, hello func(context.Context, func(func()), netip.Addr, netip.AddrPort) bool) trigger {
 	return func(t *testing.T, h *hosts) harm {
 		at := host(lan, 2)
@@ -321,8 +321,8 @@ func record(kind byte, number int, payload []byte) []byte {
 	return append(head, payload...)
 }
 
-// fragments sends records with a small fragment of a handshake message each, and bytes without use behind it. A server
-// that keeps whole records until the message is complete runs out of memory.
+// fragments sends records that each contain a small fragment of a handshake message, and useless bytes after it. A
+// server that keeps whole records until the message is complete runs out of memory.
 func fragments(t *testing.T, h *hosts) harm {
 	const clients, perSecond, size = 64, 40, 8000
 	return func(ctx context.Context) (string, error) {

@@ -26,14 +26,15 @@ const (
 	// firstRecords is the number of records before the memory of the server is measured, so that the garbage that
 	// handshakes leave is not attributed to records.
 	firstRecords = 1000
-	// ownClients is the number of DTLS clients that send records from addresses of their own, and ownRounds how often
-	// they begin a handshake without completing it.
+	// ownClients is the number of DTLS clients that send records from their own addresses. ownRounds is how often each
+	// begins a handshake without completing it.
 	ownClients, ownRounds = 8, 5
-	// forgedSize is the longest content of a forged record, which must fit into one packet, and ownSize of another one.
+	// forgedSize is the longest content of a forged record, which must fit into one packet. ownSize is the longest
+	// content of other records.
 	forgedSize, ownSize = 1400, 8000
 )
 
-// An origin sends n records that are not authentic. The note describes what came of it.
+// An origin sends n records that are not authentic. The note describes the result.
 type origin struct {
 	name string
 	send func(s *recordFlood, t *testing.T, n int) (note string)
@@ -47,10 +48,10 @@ var origins = []origin{
 	{"many addresses without a handshake", (*recordFlood).asStrangers},
 }
 
-// T-16: 100,000 records that are not authentic, of each content type, of epoch 0 and later ones, from forged addresses
-// and from clients without a credential, before, during and after handshakes, do not grow the memory of the server.
-// They harm neither running calls nor calls that begin meanwhile. The control are calls at another server. coturn,
-// under the same records, is the comparison: stunnerd must not be worse.
+// T-16: 100,000 records that are not authentic do not grow the memory of the server. They have each content type, epoch
+// 0 and later epochs, come from forged addresses and from clients without a credential, and arrive before, during and
+// after handshakes. They harm neither running calls nor new ones. The control is calls at another server. With the same
+// records, stunnerd must not be worse than coturn.
 func TestRecordsBesideCoturn(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
@@ -138,7 +139,7 @@ type recordFlood struct {
 	joined figures // of the new calls in asNewCallers
 }
 
-// count counts a datagram that was sent, and waits until the server has read its queue before that is full.
+// count counts a sent datagram, and waits for the server before its queue is full.
 func (s *recordFlood) count(t *testing.T, size int) {
 	t.Helper()
 	const least, most = 768, 48 << 10 // what a datagram takes of a receive buffer, and a part of the buffer
@@ -206,7 +207,7 @@ func (s *recordFlood) afterHandshakes(t *testing.T, n int) string {
 	}
 	for i := range n {
 		r := ownRecord(i, n)
-		_, _ = conns[i%len(conns)].WriteToUDPAddrPort(r, dtlsServer) // the handshake may have closed it
+		_, _ = conns[i%len(conns)].WriteToUDPAddrPort(r, dtlsServer) // the handshake may have closed the socket
 		s.count(t, len(r))
 	}
 	for _, conn := range conns {
@@ -237,7 +238,7 @@ func (s *recordFlood) duringHandshakes(t *testing.T, n int) string {
 		cancel()
 		for i := range n / ownRounds {
 			r := ownRecord(i, n/ownRounds)
-			_, _ = conns[i%ownClients].Write(r) // an ICMP error of an earlier one
+			_, _ = conns[i%ownClients].Write(r) // an ICMP error about an earlier record
 			s.count(t, len(r))
 		}
 		for _, conn := range conns {
@@ -263,8 +264,8 @@ func (s *recordFlood) asStrangers(t *testing.T, n int) string {
 	return ""
 }
 
-// ownRecord returns one of n records of a client that need not fit into a packet: first fragments, then those that
-// could end its association.
+// ownRecord returns one of n records of a client. These need not fit into a packet: first fragments, then records that
+// could end the association.
 func ownRecord(i, n int) []byte {
 	if i < n/2 {
 		return oneByte(i, ownSize)
@@ -273,8 +274,8 @@ func ownRecord(i, n int) []byte {
 }
 
 // oneByte returns a record with a fragment of one byte of a ClientKeyExchange, at another offset each time (RFC 6347
-// §4.2.2), and more bytes without use behind it. By turns, the numbers of the message and of the record are as those
-// of a client, or larger, so that the server could await the messages before.
+// §4.2.2), and useless bytes after it. The numbers of the message and of the record alternate between those of a real
+// client and larger ones, for which the server could wait for earlier messages.
 func oneByte(number, more int) []byte {
 	size, sequence, message := 16_000, number+2, byte(5)
 	if number%2 == 0 {
@@ -285,8 +286,8 @@ func oneByte(number, more int) []byte {
 	return record(recordHandshake, sequence, append(fragment, make([]byte, more)...))
 }
 
-// someRecord returns one of the combinations of a content type, an epoch and a content of at most a size, without
-// anything authentic.
+// someRecord returns one of the combinations of a content type, an epoch and content up to a size. Nothing in it is
+// authentic.
 func someRecord(number, size int) []byte {
 	kinds := []byte{20, 21, recordHandshake, 23, 24, 25, 26, 27, 0, 255} // the others are unknown
 	epochs := []uint16{0, 1, 2, 0xFFFF}

@@ -24,9 +24,9 @@ import (
 // allocations returns the number of allocations created so far.
 func (d *target) allocations(t *testing.T) int { return int(d.metric(t, "stunner_allocations_total")) }
 
-// T-07: guessing 20,000 passwords does not succeed although the right one is among them, and the user can allocate from
-// another address meanwhile. The guesses come from one public address on which the user has a call, or from one private
-// address with a new port each.
+// T-07: of 20,000 guessed passwords none is accepted, although the right one is among them. Meanwhile the user can
+// allocate from another address. The guesses come from one public address on which the user has a call, or from one
+// private address with a new port each.
 func TestPasswordIsNotGuessedFromOneAddress(t *testing.T) {
 	siege(t, func(d *target, _ *call.Call) {
 		guesser := d.client(t, public, public, user, "guess")
@@ -65,8 +65,8 @@ func guess(c *ask.Client, i int) []byte {
 	return c.With(user, fmt.Sprint("guess ", i), stun.MethodAllocate, ask.UDP())
 }
 
-// T-07: the same from behind a load balancer, with a new port for each guess. The password is not guessed, and neither
-// clients at other addresses nor calls at this address are affected.
+// T-07: the same guesses behind a load balancer, with a new port for each. The password is not found. Neither clients
+// at other addresses nor calls at this address are affected.
 func TestPasswordIsNotGuessedFromManyPorts(t *testing.T) {
 	t.Parallel()
 	d := start(t)
@@ -115,9 +115,8 @@ func (d *target) allocate(
 	return client, codeOf(t, client, stun.MethodAllocate, append(attrs, ask.UDP())...)
 }
 
-// T-12: the holder of one credential tries continuously to use all 2,000 descriptors of a process. 150 callers that
-// share one user ID and one address get their allocations, also if the holder has the same user ID or address. Other
-// users do too.
+// T-12: one user tries continuously to use all 2,000 descriptors of a process. 150 callers that share one user ID and
+// one address get their allocations, even if this user has the same user ID or address. Other users get theirs too.
 func TestOneUserDoesNotTakeAllAllocations(t *testing.T) {
 	t.Parallel()
 	const files, callers = 2000, 150

@@ -235,7 +235,7 @@ func pace(ctx context.Context, perSecond int, request func(i int)) {
 			select {
 			case running <- struct{}{}:
 				all.Go(func() { request(i); <-running })
-			default: // a busy machine gets no more than it can answer
+			default: // the machine is too busy to answer more
 			}
 		}
 	}
@@ -254,7 +254,7 @@ func measure(
 	return all
 }
 
-// J-03, J-13: 400 requests a second from 40 addresses, with tokens that are garbage, forged, expired or of unknown
+// J-03, J-13: 400 requests a second from 40 addresses, with invalid, forged or expired tokens or tokens of unknown
 // keys, do not delay callers with valid tokens, even while the identity provider does not answer.
 func TestGarbageTokens(t *testing.T) {
 	p := newProvider(t)
@@ -280,8 +280,8 @@ func TestGarbageTokens(t *testing.T) {
 	for i := range 20 {
 		good = append(good, token(p.key, "one", func(c map[string]any) { c["sub"] = fmt.Sprint("ada-", i) }))
 	}
-	// The twin gets requests at the same times, and the same number of other requests without a token: it shows the
-	// share of the machine in the figures.
+	// twin gets requests at the same times, with the same number of other requests without a token. It shows how much
+	// of the figures is caused by the machine.
 	friend, twin := s.from(t, "127.0.0.2"), calm.from(t, "127.0.0.2")
 	for _, c := range []caller{friend, twin} {
 		if code, body, err := c.ask(t.Context(), good[0]); code != http.StatusCreated {
@@ -311,14 +311,14 @@ func TestGarbageTokens(t *testing.T) {
 			})
 		})
 	}
-	// A busy machine needs longer than the five seconds of an idle one.
+	// A busy machine needs more than the usual five seconds.
 	measured, ended := context.WithTimeout(t.Context(), time.Minute)
 	defer ended()
 	var quiet *tally
 	over.Go(func() { quiet = measure(t, measured, machine, 50, good, twin) })
 	over.Go(func() {
 		defer ended()
-		_ = bed.Until(measured, func(context.Context) error { // the checks below report it
+		_ = bed.Until(measured, func(context.Context) error { // the checks below report a timeout
 			if n := refused.count(http.StatusUnauthorized); n < 2000 {
 				return fmt.Errorf("%d responses to the attack", n)
 			}
@@ -340,7 +340,7 @@ func TestGarbageTokens(t *testing.T) {
 	if p99, machine := c.quantile(0.99), quiet.quantile(0.99); p99 > 50*time.Millisecond+2*machine {
 		t.Errorf("p99 of valid tokens is %s, that of the twin %s", p99, machine)
 	}
-	if len(refused.errs) > len(harmless.errs)+refused.codes[http.StatusUnauthorized]/100 { // a busy machine closes some
+	if len(refused.errs) > len(harmless.errs)+refused.codes[http.StatusUnauthorized]/100 { // on a busy machine
 		t.Errorf("%d connections were closed without a response, the first: %v", len(refused.errs), refused.errs[0])
 	}
 	if refused.codes[http.StatusCreated] > 0 || refused.codes[http.StatusUnauthorized] < 1000 {
@@ -354,8 +354,8 @@ func TestGarbageTokens(t *testing.T) {
 // rated is the number of requests a second that a replica is sized for.
 const rated = 100
 
-// ten times the rated load, from four pods, costs no request and little memory. A change of the config is
-// delivered meanwhile, and afterwards the service is as before.
+// at ten times the rated load, from four pods, no request fails and little memory is used. A change of the config
+// is delivered meanwhile. Afterwards the service uses no more than before.
 func TestTenTimesTheRatedLoad(t *testing.T) {
 	program := bedtest.Build(t, bed.Auth)
 	s, twin := start(t, program), start(t, program)

@@ -28,8 +28,8 @@ import (
 func TestMain(m *testing.M) { os.Exit(netns.Main(m.Run)) }
 
 // Clients call through a load balancer: over TCP and TLS, which it forwards with version 2 of the PROXY protocol, and
-// over TLS that ends there, with version 1. Sessions have the addresses of the clients. Headers that a client forges
-// are refused, and a change of the prefixes ends no call.
+// over TLS that it ends, with version 1. Sessions have the addresses of the clients. Headers that a client forges are
+// refused, and a change of the prefixes ends no call.
 func TestLoadBalancer(t *testing.T) {
 	s := newStage(t)
 	t.Run("clients are told the load balancer", s.urls)
@@ -71,7 +71,7 @@ var ways = []struct {
 }
 
 // calls: a session has the address and port of the client. The load balancer reaches the gateway over IPv4 only, so the
-// address of a client over IPv6 is of another family than that of the connection.
+// address of a client over IPv6 differs in family from the address of the connection.
 func (s *balanced) calls(t *testing.T) {
 	var running []*call.Call
 	var clients []netip.AddrPort
@@ -100,7 +100,7 @@ func (s *balanced) calls(t *testing.T) {
 	}
 }
 
-// healthChecks: the load balancer checks the gateway by connections of its own, which are not counted as refused.
+// healthChecks: the load balancer checks the gateway by its own connections, which are not counted as refused.
 func (s *balanced) healthChecks(t *testing.T) {
 	opened := s.metric(t, "stunner_listener_connections_total", "")
 	s.await(t, func(context.Context) error {
@@ -116,8 +116,8 @@ func (s *balanced) healthChecks(t *testing.T) {
 	}
 }
 
-// chromium: a browser calls by the turns: URL of the listener whose TLS ends at the load balancer, and its session has
-// the address of the browser. The other TLS listener is not there meanwhile, because a browser selects one of the
+// chromium: a browser calls with the turns: URL of the listener whose TLS ends at the load balancer, and its session
+// has the address of the browser. The other TLS listener is removed meanwhile, because a browser selects one of the
 // relays.
 func (s *balanced) chromium(t *testing.T) {
 	encrypted := fmt.Sprintf("\n    - {name: tls, port: %d,", s.ports["tls"])
@@ -129,7 +129,7 @@ func (s *balanced) chromium(t *testing.T) {
 	if r.Verdict == "failed" || r.Pair.Local.Type != "relay" || r.Pair.Local.Relay != "tls" {
 		t.Fatalf("verdict %q (%s), %+v, %+v", r.Verdict, r.Sentence, r.Pair, r.Error)
 	}
-	listeners := s.sessions(t, gateway4.String()) // the address by which this host reaches the load balancer
+	listeners := s.sessions(t, gateway4.String()) // this host reaches the load balancer from this address
 	if !slices.Contains(listeners, gatewayID+"/web") {
 		t.Errorf("the browser has sessions on %q, none through TLS that ends at the load balancer", listeners)
 	}
@@ -149,7 +149,7 @@ func (s *balanced) chromium(t *testing.T) {
 	s.awaitURL(t, fmt.Sprintf(":%d?", s.ports["tls"]), true)
 }
 
-// awaitURL waits until the auth service tells clients a URL with a part, or none.
+// awaitURL waits until the auth service returns a URL that contains a text. With "" it waits until there is no URL.
 func (s *balanced) awaitURL(t *testing.T, part string, told bool) {
 	t.Helper()
 	s.await(t, func(ctx context.Context) error {
@@ -161,8 +161,8 @@ func (s *balanced) awaitURL(t *testing.T, part string, told bool) {
 	})
 }
 
-// forged: a header of a client closes its connection, whether the client sends it to the gateway itself or through the
-// load balancer. A connection of the load balancer without a header is closed too.
+// forged: a connection with a header of a client is closed, whether the client sends it to the gateway directly or
+// through the load balancer. A connection of the load balancer without a header is closed too.
 func (s *balanced) forged(t *testing.T) {
 	const v1 = "PROXY TCP4 192.0.2.66 203.0.113.2 40000 443\r\n"
 	const v2 = "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x42\xcb\x00\x71\x02\x9c\x40\x01\xbb"
@@ -207,7 +207,7 @@ func (s *balanced) forged(t *testing.T) {
 	}
 }
 
-// prefixes: a call continues while the prefixes of the Gateway change, and new connections follow the change.
+// prefixes: a call continues while the prefixes of the Gateway change. New connections use the new prefixes.
 func (s *balanced) prefixes(t *testing.T) {
 	way := ways[2]
 	to := netip.AddrPortFrom(way.to, uint16(s.ports[way.listener]))

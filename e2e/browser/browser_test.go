@@ -113,7 +113,8 @@ func certificate(t *testing.T) (authority string, secret []byte) {
 	return authority, fmt.Appendf(nil, certificateSecret, text(chain), text(key))
 }
 
-// Codes of the event icecandidateerror: that of TURN (RFC 8656 §5), and the browser's code for an unreachable server.
+// Codes of the event icecandidateerror: the code of TURN (RFC 8656 §5), and the browser's code for an unreachable
+// server.
 const (
 	unauthorized  = 401
 	cannotConnect = 701

@@ -29,7 +29,7 @@ const (
 
 var calls = flag.Int("crashes", 2, "calls of TestCallOfABrowserSurvivesCrashes, two crashes each")
 
-// crash is the longest times in ms without RTP before and after a crash, and the messages lost by it.
+// crash has the longest times in ms without RTP before and after a crash, and the number of lost messages.
 type crash struct{ usual, gap, lost float64 }
 
 func (c crash) String() string {
@@ -37,8 +37,8 @@ func (c crash) String() string {
 		c.gap, c.usual, c.lost)
 }
 
-// A call with video and data, between two peers that are both relayed, goes on when stunnerd is killed: its supervisor
-// starts it again, and it restores the sessions.
+// A call with video and data, between two relayed peers, continues when stunnerd is killed: its supervisor starts it
+// again, and it restores the sessions.
 func TestCallOfABrowserSurvivesCrashes(t *testing.T) {
 	bin := bedtest.Build(t, bed.Stunnerd)
 	page := httptest.NewServer(http.FileServer(http.Dir(".")))
@@ -65,16 +65,17 @@ func TestCallOfABrowserSurvivesCrashes(t *testing.T) {
 		middle(func(c crash) float64 { return c.usual }), middle(func(c crash) float64 { return c.gap }),
 		middle(func(c crash) float64 { return c.lost }),
 	}
-	// On a busy machine, RTP and messages are late without a crash too. Lost is no more than what the gap explains.
+	// On a busy machine, RTP and messages are late without a crash too. The losses must be explained by the gap.
 	if median.gap > 250 && median.gap > max(median.usual+100, 2*median.usual) || median.lost > 3+inTime(median.gap) {
 		t.Errorf("medians: %s", median)
 	}
 }
 
-// inTime returns how many messages are sent, one every 20 ms, in a gap in ms beyond that of an idle machine.
+// inTime returns how many messages, one every 20 ms, are sent in the part of a gap in ms that exceeds the gap on an
+// idle machine.
 func inTime(gap float64) float64 { return max(0, gap-60) / 20 }
 
-// crashes makes a call, and kills stunnerd in its course.
+// crashes makes a call, and kills stunnerd during the call.
 func crashes(t *testing.T, bin, pageURL string) (all []crash) {
 	d := bedtest.StartDataplane(t, bin, config.Config{
 		Auth: bedtest.Static(user, password), Listeners: bedtest.Listeners(bed.Loopback)[:1],

@@ -42,8 +42,8 @@ func TestDriverForwardsMediaOfABrowser(t *testing.T) {
 	}
 }
 
-// forwarded makes a call with an offload engine, and expects that the kernel forwards its media by a mechanism. The
-// gateway is in the network namespace of this process, behind links of its own or a switch.
+// forwarded makes a call with an offload engine, and checks that the kernel forwards its media by a mechanism. The
+// gateway is in the network namespace of this process, connected by two links or by a switch.
 func forwarded(t *testing.T, lan *netns.Switch, engine, mechanism string) {
 	bin := bedtest.Build(t, bed.Stunnerd, bed.Echo)
 	netns.Run(t, "sysctl -q -w net.ipv6.conf.default.disable_ipv6=1 net.ipv4.ip_forward=0")

@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// The test page tries each URL alone, and says in words why one fails and what to do.
+// The test page tries each URL alone. It explains why a URL fails, and the remedy.
 func TestPageTriesEachURLAlone(t *testing.T) {
 	stack := bedtest.Quickstart(t, "")
 	ice, err := stack.ICEServers(t.Context())
@@ -87,7 +87,7 @@ func silence(t *testing.T) net.Addr {
 	return socket.LocalAddr()
 }
 
-// answering serves an auth service whose answers have other ICE servers, and returns its URL.
+// answering serves an auth service that returns other ICE servers, and returns its URL.
 func answering(t *testing.T, auth string, servers []bed.ICEServer) string {
 	t.Helper()
 	origin, err := url.Parse(auth)
@@ -102,7 +102,7 @@ func answering(t *testing.T, auth string, servers []bed.ICEServer) string {
 	return front.URL
 }
 
-// The test page repeats the refusal of the auth service, with the remedy.
+// The test page shows the refusal of the auth service, with the remedy.
 func TestPageRepeatsRefusals(t *testing.T) {
 	const detail = "The token has expired (claim exp): request a new one."
 	page := http.FileServer(http.Dir(filepath.Join(bedtest.Root(t), "services/auth/internal/demo/page")))

@@ -27,9 +27,9 @@ clusters:
 - {name: first, region: near, config: "%s", tokenFile: "%s"}
 `
 
-// TestSecondRegionTakesOver: a browser gets the gateway of the nearest region first and that of another one behind it,
-// each with a credential of its own. A call comes up while the nearest region is dead, with its gateway, its operator
-// and its auth service.
+// TestSecondRegionTakesOver: a browser gets the gateway of the nearest region first, and the gateway of another region
+// after it, each with its own credential. A call succeeds while the gateway, the operator and the auth service of the
+// nearest region are down.
 func TestSecondRegionTakesOver(t *testing.T) {
 	first := bedtest.Quickstart(t, "")
 	bedtest.NoError(t, first.Put("relays.yaml", []byte(relaysRoute)))
@@ -80,7 +80,7 @@ func TestSecondRegionTakesOver(t *testing.T) {
 	})
 	before, err := second.Metric(t.Context(), "stunner_allocations_total")
 	bedtest.NoError(t, err)
-	call() // the last config of the first region is kept
+	call() // the last config of the first region is still used
 	after, err := second.Metric(t.Context(), "stunner_allocations_total")
 	if err != nil || after < before+2 {
 		t.Errorf("the second region has %g allocations, and had %g before: %v", after, before, err)

@@ -89,7 +89,7 @@ func TestKustomize_InAnotherNamespace(t *testing.T) {
 	}
 }
 
-// The policies restrict Secret writes of the operator also when it is installed in another namespace.
+// The policies restrict Secret writes of the operator also in another namespace.
 func TestKustomize_GuardsSecretsInAnotherNamespace(t *testing.T) {
 	restricted(t, "calls")
 	restricted(t, "meet")

@@ -22,7 +22,7 @@ var existingImages = []string{
 	"stunnerGatewayOperator.dataplane.spec.image",
 }
 
-// existing returns all values of the existing chart, without those at the given paths, and with others set.
+// existing returns all values of the existing chart, except those at the given paths, and with others replaced.
 func existing(t *testing.T, without []string, set string) release {
 	t.Helper()
 	var values, more map[string]any
@@ -43,7 +43,7 @@ func existing(t *testing.T, without []string, set string) release {
 	return release{chart: app, set: string(text)}
 }
 
-// merge sets the values of more in values, and returns these. In contrast to the libraries of Helm it sets null values.
+// merge sets the values of more in values, and returns the result. Unlike the libraries of Helm it sets null values.
 func merge(values, more map[string]any) map[string]any {
 	for key, value := range more {
 		below, isMap := values[key].(map[string]any)
@@ -99,8 +99,8 @@ logging: {operator: {level: debug, format: json}, dataplane: {format: json}, aut
 	}
 }
 
-// accepted checks that a program accepts its flags. All errors of a command line are reported at once, so that with a
-// wrong one the program does not start and reports only this one.
+// accepted checks that a program accepts its flags. All errors of a command line are reported at once. So with one
+// additional wrong flag the program does not start, and must report only this flag.
 func accepted(t *testing.T, title, program string, args []string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), program, append(args, "--log-format=wrong")...).CombinedOutput()
@@ -111,7 +111,7 @@ func accepted(t *testing.T, title, program string, args []string) {
 	}
 }
 
-// Values with which the chart would install something else are reported together, each with the remedy.
+// Values with which the chart would install something else are rejected together, each with its remedy.
 func TestExisting_ProblemsAreReportedTogether(t *testing.T) {
 	operator, auth, dataplane := existingImages[0]+": ", existingImages[1]+": ", existingImages[2]+": "
 	const remedy = ": delete name, tag and digest"
@@ -172,7 +172,7 @@ func TestExisting_DataplaneImageIsKept(t *testing.T) {
 	}
 }
 
-// The notes name the values without an effect, and say why.
+// The notes name the values without an effect, with the reason.
 func TestExisting_NotesNameIgnoredValues(t *testing.T) {
 	for set, want := range map[string]string{
 		`standardCrds: {enabled: false}`:    "",

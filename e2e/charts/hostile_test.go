@@ -13,10 +13,10 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// hostile are texts with another meaning in YAML than as a string.
+// hostile are texts that have another meaning than a string in YAML.
 var hostile = []string{`a: b # c "`, "- x", "x\ny: z", "1e3", "{{ fail }}", "yes"}
 
-// unused are the values that no object of a release shows, with the reason.
+// unused are the values that appear in no object of a release, with the reason.
 var unused = map[string]string{
 	"/stunnerGatewayOperator/customerKey":    "accepted and ignored",
 	"/fullnameOverride":                      "a part of names",
@@ -27,7 +27,8 @@ var unused = map[string]string{
 	"/stunnerGatewayOperator/dataplane/mode": "one value only",
 }
 
-// Each text of the values is either refused by the schema, with its name, or arrives unchanged and changes nothing else.
+// Each text of the values is either refused by the schema, with its name, or appears unchanged in the objects and
+// changes nothing else.
 func TestValues_OfEveryNameArriveUnchanged(t *testing.T) {
 	var root map[string]any
 	if err := json.Unmarshal([]byte(bedtest.Read(t, app+"/values.schema.json")), &root); err != nil {
@@ -69,7 +70,7 @@ func TestValues_OfEveryNameArriveUnchanged(t *testing.T) {
 		var places []string
 		var err error
 		for _, base = range []string{"all switched on", "rows of other charts", "some namespaces"} {
-			if want, places, err = render("plain"); len(places) > 0 { // this base uses the value
+			if want, places, err = render("plain"); len(places) > 0 { // the base values use the value
 				break
 			}
 		}
@@ -101,8 +102,8 @@ func TestValues_OfEveryNameArriveUnchanged(t *testing.T) {
 	}
 }
 
-// texts returns, by path, the values of a schema that are texts, lists of texts or maps of texts, as functions that
-// return the values of the chart with a given text at the path.
+// texts returns the values of a schema that are texts, lists of texts or maps of texts, by path. Each is a function
+// that returns the values of the chart with a given text at the path.
 func texts(path string, at map[string]any) map[string]func(text string) any {
 	all := map[string]func(string) any{}
 	properties, _ := at["properties"].(map[string]any)
@@ -144,7 +145,8 @@ func exampleOf(of map[string]any) any {
 	return "http://example.net"
 }
 
-// shapeOf returns fields with text replaced, plain or in a CEL expression, and adds the strings that contain it to found.
+// shapeOf returns fields in which text is replaced, plain or in a CEL expression. It adds the strings that contain text
+// to found.
 func shapeOf(fields any, text string, found *[]string) any {
 	switch fields := fields.(type) {
 	case map[string]any:
@@ -160,7 +162,7 @@ func shapeOf(fields any, text string, found *[]string) any {
 		}
 		return shape
 	case string:
-		inExpression, _ := json.Marshal(text) // a string of CEL is that of JSON
+		inExpression, _ := json.Marshal(text) // strings of CEL and JSON are escaped in the same way
 		replaced := strings.NewReplacer(text, "TEXT", string(inExpression[1:len(inExpression)-1]), "TEXT").Replace(fields)
 		if replaced != fields {
 			*found = append(*found, fields)

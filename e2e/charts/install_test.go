@@ -22,8 +22,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// The programs run with the flags and rights of the chart. The documented example becomes a Gateway whose credentials a
-// web app gets.
+// The programs run with the flags and rights of the chart. The documented example becomes a Gateway, and a web app gets
+// credentials for it.
 func TestInstallation_ServesAGateway(t *testing.T) {
 	in := install(t, release{chart: app})
 	kubectl(t, "apply", "-n", home, "-f", file(t, bedtest.Read(t, "docs/examples/cluster/gateway.yaml")))
@@ -112,7 +112,7 @@ func TestInstallation_OfTheProfileOffload(t *testing.T) {
 	}
 }
 
-// installation is a release whose operator and auth service run on this host as their pods would.
+// installation is a release whose operator and auth service run on this host like their pods.
 type installation struct {
 	t    *testing.T
 	auth string // URL

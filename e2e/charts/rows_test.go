@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// Each value that configures a field of an object sets that field.
+// Each value that configures a field of an object changes that field.
 func TestValues_SetFieldsOfObjects(t *testing.T) {
 	const operator, auth = "Deployment/" + home + "/stunner-operator", "Deployment/" + home + "/stunner-auth"
 	const service, discovery = "Service/" + home + "/stunner-auth", "Service/" + home + "/stunner-config-discovery"

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A second release with the controller name of another one is rejected, in whatever namespace. Another controller name,
-// and an upgrade of the release itself, are accepted, and rendering without a cluster looks nothing up.
+// A second release with the controller name of another one is rejected in any namespace. Another controller name is
+// accepted, and so is an upgrade of the release itself. Rendering without a cluster does no lookup.
 func TestReleases_OfOneControllerNameAreRejected(t *testing.T) {
 	const other = `{stunnerGatewayOperator: {controllerName: example.net/second}, defaults: {gatewayClass: {name: second}}}`
 	first := release{chart: app, namespace: "first-of-two", set: `stunnerGatewayOperator: {controllerName: example.net/first}`}

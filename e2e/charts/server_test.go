@@ -182,7 +182,7 @@ func podsOf(t *testing.T, objects []object) (pods []object) {
 	return pods
 }
 
-// An upgrade never changes immutable fields, whatever other values change.
+// An upgrade never changes immutable fields, for any change of other values.
 func TestUpgrade_ChangesNoImmutableField(t *testing.T) {
 	needForeign(t)
 	const namespace = "upgraded"

@@ -18,7 +18,8 @@ type schema struct {
 	Properties map[string]schema
 }
 
-// Every object of the schemas with defined properties rejects others, so that a misspelt name is an error at any depth.
+// Every object of the schemas with defined properties rejects other properties, so that a misspelt name is an error at
+// any depth.
 func TestSchema_IsClosedAtEveryDepth(t *testing.T) {
 	for chart, atLeast := range map[string]int{app: 300, crds: 3} {
 		var root map[string]any

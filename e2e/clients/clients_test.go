@@ -37,15 +37,15 @@ import (
 )
 
 const (
-	// lifetime is that of credentials, in seconds, and lifetimes is how many of them a call lasts.
+	// lifetime is the lifetime of credentials, in seconds. lifetimes is the duration of a call in lifetimes.
 	lifetime  = 8
 	lifetimes = 3
-	// aheadMS is how wrong the clocks of clients are, in ms.
+	// aheadMS is how far the clocks of clients are ahead, in ms.
 	aheadMS = 60_000
 )
 
-// A call of three lifetimes never sees an expired credential, while the service answers 429 and 503 and breaks
-// connections, and while the clock of the client is a minute wrong.
+// A call of three lifetimes never gets an expired credential, while the service answers 429 and 503 and breaks
+// connections, and while the clock of the client is wrong by a minute.
 func TestACallOfThreeLifetimes(t *testing.T) {
 	compile(t)
 	stack := bedtest.Quickstart(t, "")
@@ -123,7 +123,7 @@ func browserCall(t *testing.T, f *front, ahead int) {
 	p := chromium.Open(t, f.URL+"/page/call.html?"+query.Encode())
 	over := func(r chromium.Report) bool { return r.Verdict == "ok" || r.Verdict == "failed" }
 	r := p.Reports("the call is over", over)
-	// The restart of ICE may lose messages that are under way. Without it, the gateway ends the session of the call.
+	// The restart of ICE may lose messages in flight. Without it, the gateway ends the session of the call.
 	if r.Verdict != "ok" || r.Received < r.Sent*9/10 || r.Sent < lifetimes*lifetime*10 {
 		t.Errorf("%+v, errors %q", r, p.Trouble())
 	}
@@ -199,8 +199,8 @@ func goCalls(t *testing.T, stack *bed.Stack, f *front) (first iceservers.ICEServ
 	}
 }
 
-// begin checks that a credential has not expired. With a new one it begins a relayed call, which lasts until some
-// datagrams have come back.
+// begin checks that a credential has not expired. For a new credential it starts a relayed call, and ends it after some
+// echoes.
 func begin(t *testing.T, stack *bed.Stack, f *front, username, password string) {
 	t.Helper()
 	if !f.see(t, username) {

@@ -17,8 +17,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// front is a web server in front of the auth service, as that of a web app. It serves the pages and the TypeScript
-// client, and answers some requests for ICE servers by faults.
+// front is a web server in front of the auth service, like that of a web app. It serves the pages and the TypeScript
+// client, and answers some requests for ICE servers with faults.
 type front struct {
 	*httptest.Server
 	auth http.Handler
@@ -34,8 +34,8 @@ type ask struct {
 	fault string
 }
 
-// faults are the answers to the second request and each second one after it. One fault in a lifetime leaves the client
-// enough of it.
+// faults are the answers to every second request, from the second one on. With one fault in a lifetime, the client has
+// enough time to repeat its request.
 var faults = []string{"429", "503", "broken connection"}
 
 const retryAfter = time.Second
@@ -98,8 +98,8 @@ func (f *front) see(t *testing.T, username string) (first bool) {
 	return first
 }
 
-// renewedThroughFaults checks that the client met each fault, waited as it was told, and made no more requests than
-// necessary.
+// renewedThroughFaults checks that the client got each fault, waited for the requested time, and made no more requests
+// than necessary.
 func (f *front) renewedThroughFaults(t *testing.T) {
 	t.Helper()
 	f.mu.Lock()
@@ -124,7 +124,7 @@ func (f *front) renewedThroughFaults(t *testing.T) {
 			t.Errorf("the client did not meet the fault %s in %d requests", fault, len(f.asked))
 		}
 	}
-	// A request at the start and one in each half of a lifetime at most, each repeated once.
+	// One request at the start, and at most one in each half of a lifetime. Each may be repeated once.
 	if n := len(f.asked); n > 2*(2*lifetimes+1) {
 		t.Errorf("%d requests in %d lifetimes", n, lifetimes)
 	}

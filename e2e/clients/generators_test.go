@@ -10,8 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// Bodies of the documentation, in the types of generators with their defaults. A generator makes a field with a default
-// in the schema a required one, so the contract has none in requests.
+// Bodies of the documentation, in the types of generators with their defaults. Generators make a field with a default
+// in the schema a required one, so the contract has no defaults in requests.
 const (
 	bodiesTypeScript = `import type { components, operations } from './api';
 
@@ -48,7 +48,7 @@ func bodies() (text []byte, err error) {
 `
 )
 
-// openapi-typescript with its defaults makes types that admit the bodies of the documentation, in strict TypeScript.
+// The types of openapi-typescript with its defaults accept the bodies of the documentation, in strict TypeScript.
 func TestOpenAPITypeScript(t *testing.T) {
 	dir := t.TempDir()
 	run(t, tool(t, "openapi-typescript", filepath.Join(bedtest.Root(t), "openapi/auth.yaml"), "--output",
@@ -58,7 +58,7 @@ func TestOpenAPITypeScript(t *testing.T) {
 	run(t, tool(t, "tsc", "--strict", "--exactOptionalPropertyTypes", "--noEmit", "--lib", "ES2022,DOM", bodies))
 }
 
-// oapi-codegen with its defaults makes a client and types that admit the bodies of the documentation.
+// The client and types of oapi-codegen with its defaults accept the bodies of the documentation.
 func TestOAPICodegen(t *testing.T) {
 	root, dir := bedtest.Root(t), t.TempDir()
 	generate := exec.Command("go", "tool", "oapi-codegen", "-generate", "types,client", "-package", "api",

@@ -1,5 +1,6 @@
-// Package cluster tests the parts of e2e/internal/cluster on which the absence of something in other suites depends: the
-// audit log, and an API server that does not respond. Kinds, roles, tokens and controllers are tested where they are used.
+// Package cluster tests two parts of e2e/internal/cluster from which other suites conclude that something did not
+// happen: the audit log, and an API server that does not respond. Kinds, roles, tokens and controllers are tested in
+// the suites that use them.
 package cluster
 
 import (
@@ -55,7 +56,7 @@ func settings() *unstructured.Unstructured {
 	}}
 }
 
-// entries returns the entries of the audit log since a time of a client with a User-Agent.
+// entries returns the entries of the audit log since a time, for a client with a User-Agent.
 func entries(t *testing.T, since time.Time, agent string) []cluster.Entry {
 	t.Helper()
 	all, err := kube.Audit(since)

@@ -24,13 +24,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// heading is the section of docs/migration/auth.md with the differences, and head is the head of its table.
+// heading is the section of docs/migration/auth.md with the differences. head is the head of the table in it.
 const (
 	heading = "## Auth service\n"
 	head    = "| request | existing service | this service | reason |\n| --- | --- | --- | --- |\n"
 )
 
-// J-10: requests of clients of the existing auth service get the recorded answers, or docs/migration/auth.md has the reason.
+// J-10: requests of clients of the existing auth service get the recorded answers. Each exception is in
+// docs/migration/auth.md with its reason.
 func TestAuth(t *testing.T) {
 	gateways := filepath.Join(bedtest.Root(t), "e2e/compat/testdata/gateways.yaml")
 	program := filepath.Join(bedtest.Build(t, bed.Auth), "auth")
@@ -201,8 +202,8 @@ func ask(t *testing.T, url string, exact bool) answer {
 	return got
 }
 
-// read reads the credential of one gateway. It accepts the static pair and ephemeral credentials of
-// testdata/gateways.yaml, made at about the given time.
+// read reads the credential of one gateway. It accepts the static credential and ephemeral credentials of
+// testdata/gateways.yaml that were made at about the given time.
 func read(t *testing.T, url, username, password string, urls []string, at time.Time) server {
 	t.Helper()
 	s := server{user: username, urls: strings.Join(urls, " ")}
@@ -215,8 +216,8 @@ func read(t *testing.T, url, username, password string, urls []string, at time.T
 			t.Errorf("%s: user name %s with another password", url, username)
 		}
 	default:
-		// The lifetime is counted from a time between the request and its answer. It is rounded down to one of those
-		// that rows ask for, which differ by more than the duration of a request.
+		// The lifetime is counted from a time between the request and its answer. It is rounded down to one of the
+		// lifetimes in the rows, which differ by more than the duration of a request.
 		left := seconds - at.Unix()
 		s.user, s.ttl = user, left
 		for _, ttl := range []int64{1, 60, 600, 3600, day} {

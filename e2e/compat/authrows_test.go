@@ -118,7 +118,7 @@ type answer struct {
 	status int
 	media  string // without parameters, unless exact is set
 	exact  bool
-	random bool   // another request may get another gateway, or another order of gateways
+	random bool   // another request may get another gateway, or the gateways in another order
 	wrong  string // the parameter that an error names
 	policy string
 	// servers has one element for an answer of /.

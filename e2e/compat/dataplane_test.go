@@ -41,7 +41,7 @@ type installation struct {
 	warnings []string
 }
 
-// standalone is a file in the form of the existing dataplane, in which each setting is a variable.
+// standalone is a file in the form of the existing dataplane. Each setting in it is a variable.
 const standalone = `version: v1alpha1
 admin:
   name: default-stunnerd
@@ -68,7 +68,7 @@ clusters:
   - {name: peers, type: STATIC, endpoints: [<peer>]}
 `
 
-// short is a file without variables. Its listener gets the rest of the lines.
+// short is a file without variables. The other lines of its listener are added.
 const short = `{version: v1, admin: {name: media/edge, healthcheck_endpoint: ""},
 auth: {type: plaintext, credentials: {username: user-1, password: pass-1}},
 clusters: [{name: peers, endpoints: [<peer>]}], listeners: [{name: media/edge/l, port: <port>, routes: [peers], `

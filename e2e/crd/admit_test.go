@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// admission is a row of the admission table: an object, and what an API server says of it.
+// admission is a row of the admission table: an object, and the answer of an API server.
 type admission struct {
 	name, kind, spec string
 	want             string // part of the error; empty when the object is valid
 }
 
-// admissions has good and bad objects of every kind with a CRD.
+// admissions has valid and invalid objects of every kind with a CRD.
 var admissions = []admission{
 	{"an empty config is good", "GatewayConfig", `{}`, ""},
 	{"inline credentials", "GatewayConfig", `{userName: ada, password: larkspur}`, ""},
@@ -221,7 +221,7 @@ var admissions = []admission{
 	{"a grant of nothing", "ReferenceGrant", `{from: [{group: a, kind: B, namespace: c}], to: []}`, "spec.to"},
 }
 
-// K-14: an API server takes good objects, and refuses bad ones with the field or rule that is broken.
+// K-14: an API server accepts valid objects, and refuses invalid ones with the violated field or rule.
 func TestAdmission(t *testing.T) {
 	kinds := readKinds(t)
 	for _, c := range admissions {

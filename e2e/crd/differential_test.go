@@ -40,15 +40,15 @@ type specimen struct {
 	body []byte
 }
 
-// verdict is what the file provider or the API server says of a specimen.
+// verdict is the result of the file provider or the API server for a specimen.
 type verdict struct {
 	refused bool
 	fields  []string
 	words   string
 }
 
-// K-14: A folder of YAML is refused by the same rules as objects in a cluster: every row of the admission table, and
-// generated objects, go through the operator and through an API server that has the CRDs which the operator embeds.
+// K-14: the same rules apply to a folder of YAML and to objects in a cluster. Every row of the admission table, and
+// generated objects, are checked by the operator and by an API server that has the CRDs which the operator embeds.
 func TestFileProviderAgreesWithAPIServer(t *testing.T) {
 	crds := readCRDs(t, filepath.Join(embedded, "*.yaml"))
 	corpus := rowSpecimens(t, crds)
@@ -79,14 +79,14 @@ func TestFileProviderAgreesWithAPIServer(t *testing.T) {
 	}
 }
 
-// index matches the path of an item below that of its list.
+// index matches the part of a path after the path of a list.
 var index = regexp.MustCompile(`^\[\d+\]$`)
 
-// maxFindings is how many problems of a document the operator reports.
+// maxFindings is the maximum number of problems of a document that the operator reports.
 const maxFindings = 64
 
-// differ compares the verdicts on one object. Where both refuse, the operator must name every field that the API server
-// names; it may name the item of a list where the API server names the list.
+// differ compares the verdicts on one object. If both refuse it, the operator must name every field that the API server
+// names. It may name an item where the API server names the list.
 func differ(operator, server verdict) string {
 	if operator.refused != server.refused {
 		return "verdicts differ"
@@ -117,7 +117,7 @@ func newSpecimen(crd *apiextensions.CustomResourceDefinition, version string, n 
 	object["apiVersion"], object["kind"], object["metadata"] = crd.Spec.Group+"/"+version, crd.Spec.Names.Kind, metadata
 	body, err := json.Marshal(object)
 	if err != nil {
-		panic(err) // it is made of what JSON has
+		panic(err) // all values are JSON values
 	}
 	return specimen{crd: crd, path: path + "/" + crd.Spec.Names.Plural, body: body}
 }
@@ -183,7 +183,7 @@ func judgedByOperator(t *testing.T, corpus []specimen) []verdict {
 	if !found {
 		t.Fatalf("status.txt has no objects in force:\n%s", status)
 	}
-	for i := range verdicts { // a valid object may conflict with other objects, which an API server does not check
+	for i := range verdicts { // a valid object may conflict with other objects; an API server does not check that
 		verdicts[i].refused = !strings.Contains(inForce, "  "+name(i)+":")
 	}
 	for _, p := range problems {
@@ -239,7 +239,7 @@ func judgedByAPIServer(t *testing.T, corpus []specimen) []verdict {
 	return verdicts
 }
 
-// strictError matches the fields in the error of strict field validation. No other error is reported beside it.
+// strictError matches the fields in the error of strict field validation. The API server then reports no other error.
 var strictError = regexp.MustCompile(`(?:unknown|duplicate) field "([^"]+)"`)
 
 // dryRun asks for the creation of an object as kubectl does, with strict field validation.

@@ -32,7 +32,7 @@ var words = []string{
 	strings.Repeat("x", 64), strings.Repeat("x", 300), "2030-01-02T03:04:05Z",
 }
 
-// generated returns objects that are made of the valid rows of the admission table by one to three mutations.
+// generated returns objects that are made from the valid rows of the admission table by one to three mutations.
 func generated(t *testing.T, crds []*apiextensions.CustomResourceDefinition, n int, seed uint64) (all []specimen) {
 	t.Helper()
 	g := generator{rand.New(rand.NewPCG(seed, 0))}
@@ -96,7 +96,7 @@ type place struct {
 	remove func()
 }
 
-// places returns what is below a value.
+// places returns the values below a value.
 func places(value any, schema *apiextensions.JSONSchemaProps, set func(any)) (all []place) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -139,7 +139,7 @@ func itemsOf(schema *apiextensions.JSONSchemaProps) *apiextensions.JSONSchemaPro
 	return schema.Items.Schema
 }
 
-// mutate changes one value of an object.
+// mutate changes one random value of an object.
 func (g generator) mutate(object map[string]any, schema *apiextensions.JSONSchemaProps) {
 	all := places(object, schema, nil)
 	if len(all) == 0 {
@@ -158,7 +158,7 @@ func (g generator) mutate(object map[string]any, schema *apiextensions.JSONSchem
 	}
 }
 
-// change alters a value and leaves its type.
+// change changes a value without changing its type.
 func (g generator) change(p place) {
 	switch v := p.value.(type) {
 	case map[string]any:
@@ -176,7 +176,7 @@ func (g generator) change(p place) {
 	}
 }
 
-// addField adds a field that is in the schema and absent, or, more rarely, an unknown one.
+// addField adds an absent field of the schema, or, more rarely, an unknown field.
 func (g generator) addField(v map[string]any, schema *apiextensions.JSONSchemaProps) {
 	var absent []string
 	if schema != nil {
@@ -198,7 +198,7 @@ func (g generator) addField(v map[string]any, schema *apiextensions.JSONSchemaPr
 	}
 }
 
-// changeList adds an item, repeats one once or often, or empties the list.
+// changeList adds an item, repeats an item once or many times, or empties the list.
 func (g generator) changeList(v []any, p place) {
 	switch n := g.IntN(10); {
 	case n == 0:
@@ -222,7 +222,7 @@ func (g generator) junk() any {
 	}[g.IntN(9)]
 }
 
-// value returns a value of a schema, which is valid more often than not.
+// value returns a value for a schema. More often than not it is valid.
 func (g generator) value(s *apiextensions.JSONSchemaProps, depth int) any {
 	switch {
 	case s == nil:
@@ -256,7 +256,7 @@ func (g generator) value(s *apiextensions.JSONSchemaProps, depth int) any {
 	return object
 }
 
-// number returns a number in the bounds of a schema, at them, or beyond them.
+// number returns a number inside, at or outside the bounds of a schema.
 func (g generator) number(s *apiextensions.JSONSchemaProps) any {
 	low, high := 0.0, 100.0
 	if s != nil && s.Minimum != nil {
@@ -275,7 +275,7 @@ func (g generator) number(s *apiextensions.JSONSchemaProps) any {
 	return edges[g.IntN(len(edges))]
 }
 
-// text returns a word, more often than not one that fits pattern and length of a schema.
+// text returns a word. More often than not it fits pattern and length of a schema.
 func (g generator) text(s *apiextensions.JSONSchemaProps) string {
 	if s == nil || g.IntN(4) == 0 {
 		return words[g.IntN(len(words))]

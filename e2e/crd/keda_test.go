@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
-// The objects of KEDA that the operator makes, and those of the examples, are valid by the CRDs of KEDA.
+// The objects of KEDA that the operator creates, and those in the examples, are valid according to the CRDs of KEDA.
 func TestKEDAObjectsAreValidByItsCRDs(t *testing.T) {
 	root, err := bed.Root()
 	if err != nil {

@@ -23,7 +23,7 @@ allocations +1$`)
 
 const patience = 60 * time.Second
 
-// TestDemo: the demo prints a verdict. Whichever way it ends, no process is left.
+// TestDemo: the demo prints a verdict. No process is left, however the demo ends.
 func TestDemo(t *testing.T) {
 	bin := build(t)
 	t.Run("ends after the verdict", func(t *testing.T) {

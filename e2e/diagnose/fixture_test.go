@@ -44,7 +44,7 @@ func fixtures(t *testing.T) (all []fixture) {
 	return all
 }
 
-// The first finding of each fault is the fault, with its remedy. A healthy Gateway has no finding.
+// The first finding of each fault names the fault, with its remedy. A healthy Gateway has no finding.
 func TestFirstFindingIsTheFault(t *testing.T) {
 	o := startOperator(t)
 	all := fixtures(t)
@@ -95,7 +95,8 @@ func TestFirstFindingIsTheFault(t *testing.T) {
 	}
 }
 
-// The kinds of faults: in what a connected dataplane answers, in the objects of a Gateway, and in what Gateways share.
+// The kinds of faults: in the answers of a connected dataplane, in the objects of a Gateway, and in what Gateways
+// share.
 const (
 	ofDataplane = iota
 	ofGateway
@@ -148,10 +149,10 @@ func (f fixture) run(t *testing.T, g *gateway) {
 	})
 }
 
-// namespaces are those that the prefix of an object selects.
+// namespaces has the namespace for each prefix of an object.
 var namespaces = map[string]string{"system": "kube-system", "operator": system}
 
-// change makes the changes of a part. The object of another namespace has a prefix, as in system:RESOURCE/NAME.
+// change makes the changes of a part. An object of another namespace has a prefix, as in system:RESOURCE/NAME.
 func (f fixture) change(t *testing.T, g *gateway, part string) {
 	t.Helper()
 	ctx := context.Background() // also at the end of a test
@@ -168,7 +169,7 @@ func (f fixture) change(t *testing.T, g *gateway, part string) {
 		if prefix, rest, ok := strings.Cut(object, ":"); ok {
 			namespace, object = namespaces[prefix], rest
 		}
-		change := func(context.Context) error { // an admission plugin may still have an earlier state
+		change := func(context.Context) error { // an admission plugin may still use an earlier state
 			return control.Patch(ctx, namespace, object, types.MergePatchType, strings.Join(words[1:], " "))
 		}
 		switch {

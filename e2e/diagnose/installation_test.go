@@ -104,7 +104,7 @@ type gateway struct {
 	mu        sync.Mutex // guards answers, which change between the faults of one Gateway
 }
 
-// newGateway makes a healthy Gateway, whose dataplane is the test.
+// newGateway creates a healthy Gateway. The test acts as its dataplane.
 func newGateway(t *testing.T, o operator, name string) *gateway {
 	t.Helper()
 	g := &gateway{operator: o, namespace: name, connected: true}
@@ -132,7 +132,7 @@ func newGateway(t *testing.T, o operator, name string) *gateway {
 	return g
 }
 
-// answer makes the dataplane answer as a healthy one, with merged JSON; null means that it is not connected.
+// answer makes the dataplane answer like a healthy one, with merged JSON; null means that it is not connected.
 func (g *gateway) answer(t *testing.T, text string) {
 	t.Helper()
 	read := func(text string) (parts map[string]map[string]any) {
@@ -219,7 +219,8 @@ func (o operator) findings(ctx context.Context, kubeconfig string, args ...strin
 	return o.found(ctx, append(args, "--operator", o.url, "--kubeconfig", kubeconfig)...)
 }
 
-// found runs stunnerctl and returns its findings. It sends no packets, because there are no pods: e2e/doctor tests them.
+// found runs stunnerctl and returns its findings. stunnerctl sends no packets here, because there are no pods;
+// e2e/doctor tests them.
 func (o operator) found(ctx context.Context, args ...string) ([]finding, error) {
 	if args[0] == "why" {
 		args = append(args, "--probe=false")

@@ -43,9 +43,9 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: stunner-reach}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: cat}]
 `
 
-// A user with rights in one namespace gets the findings of this namespace, and one info with the rights that are
-// missing. A user with stunner-viewer in all namespaces gets the same findings as the administrator. A user without
-// rights gets an error that names the right. None of them reads a Secret.
+// A user with rights in one namespace gets the findings of this namespace, and one info with the missing rights. A user
+// with stunner-viewer in all namespaces gets the same findings as the administrator. A user without rights gets an
+// error that names the right. None of these users reads a Secret.
 func testRights(t *testing.T, g *gateway) {
 	begun := time.Now()
 	apply(t, "", bedtest.Read(t, "kustomize/base/roles.yaml"))
@@ -66,7 +66,7 @@ func testRights(t *testing.T, g *gateway) {
 		{"cat", "doctor -A --operator URL", slices.Equal[[]finding]},
 		{"ann", "why healthy/front-door --operator URL", areInfosOnRights},
 		{"ann", "doctor -n healthy --operator URL", areInfosOnRights},
-		// Without --operator she needs the right to connect to the operator, and nothing is said about a user.
+		// Without --operator the user needs the right to connect to the operator, and no finding is about a user.
 		{"ann", "why healthy/front-door --user ada", func(found, _ []finding) bool {
 			return len(found) > 1 &&
 				found[0].Stage == "client" && strings.Contains(found[0].Problem, "it is unknown") &&

@@ -69,7 +69,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// documentedFlag is what the row of a flag says.
+// documentedFlag is the row of a flag in a table.
 type documentedFlag struct {
 	standard, env string
 	hasEnv        bool // the table has a column for environment variables
@@ -191,8 +191,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestSizing: the page about sizing has no figure of its own: each number of a row is on the page that the row names, or
-// follows from the limit of 64 KiB.
+// TestSizing: the page about sizing has no figures of its own. Each number of a row is on the page that the row names,
+// or follows from the limit of 64 KiB.
 func TestSizing(t *testing.T) {
 	const page = "docs/operate/sizing.md"
 	number := regexp.MustCompile(`\d[\d,.]*\d|\d`)
@@ -211,8 +211,8 @@ func TestSizing(t *testing.T) {
 	}
 }
 
-// TestRunbooks: every runbook names a command of stunnerctl that exists. doctor names its namespaces, because that of the
-// kubeconfig is rarely the one of the alert.
+// TestRunbooks: every runbook names an existing command of stunnerctl. Commands of doctor name their namespaces,
+// because the namespace of the kubeconfig is rarely that of the alert.
 func TestRunbooks(t *testing.T) {
 	commands := headings(bedtest.Read(t, "docs/stunnerctl.md"))
 	line := regexp.MustCompile("(?m)(?:^|`)(stunnerctl ([a-z-]+)[^`\n]*)")

@@ -97,8 +97,8 @@ func TestReadme_Picture(t *testing.T) {
 	}
 }
 
-// TestDrawings: each page about a concept has one drawing. It is well-formed, needs no other files, has texts that can be
-// read on a telephone, and the style of all others, from which the site takes the same colours.
+// TestDrawings: each page about a concept has one drawing. The drawing is well-formed, needs no other files, and has
+// texts that can be read on a telephone. All drawings have the same style, because the site replaces its colours.
 func TestDrawings(t *testing.T) {
 	picture := regexp.MustCompile(`(?m)^!\[.+\]\((.+\.svg)\)$`)
 	other := regexp.MustCompile(`href|url\(|@import|<(image|script|foreignObject)\b| id=`)
@@ -186,7 +186,7 @@ func TestReadme_Commands(t *testing.T) {
 	}
 }
 
-// TestMake: every target that a block of commands makes exists, and the README starts with make demo and make test.
+// TestMake: every target of make in a block of commands exists, and the README starts with make demo and make test.
 func TestMake(t *testing.T) {
 	var targets []string
 	files, err := filepath.Glob(filepath.Join(bedtest.Root(t), ".ci/mk/*.mk"))
@@ -216,7 +216,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// TestRequests: the requests of the web apps on our pages are in the contract of the auth service.
+// TestRequests: the requests in the pages for web apps conform to the contract of the auth service.
 func TestRequests(t *testing.T) {
 	contract := bedtest.Read(t, "openapi/auth.yaml")
 	request := regexp.MustCompile(`fetch\('([^']+)', \{\s+method: '([A-Z]+)'`)
@@ -235,8 +235,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestIndex: docs/README.md, which is the navigation of the site too, links to every page below docs, itself or by the
-// README.md of a folder. Reports to other projects are not for readers of the documentation.
+// TestIndex: docs/README.md, which is also the navigation of the site, links to every page below docs, directly or
+// through the README.md of a folder. Reports to other projects are not for readers of the documentation.
 func TestIndex(t *testing.T) {
 	const index = "docs/README.md"
 	text := bedtest.Read(t, index)
@@ -253,8 +253,8 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// TestQuickstart: status.txt has the lines on docs/quickstart.md after the mistake that it shows, except for ports,
-// because other programs may use those of the example.
+// TestQuickstart: status.txt has the lines of docs/quickstart.md after the mistake on that page, except for ports,
+// because other programs may use the ports of the example.
 func TestQuickstart(t *testing.T) {
 	_, shown, _ := strings.Cut(bedtest.Read(t, "docs/quickstart.md"), "```\nNOT IN FORCE\n")
 	shown, _, found := strings.Cut(shown, "    …\n```")

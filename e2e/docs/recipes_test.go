@@ -48,7 +48,7 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// TestRecipeProblems: a recipe that does not fit the repository is reported.
+// TestRecipeProblems: a recipe that does not match the repository is reported.
 func TestRecipeProblems(t *testing.T) {
 	root := bedtest.Root(t)
 	for recipe, want := range map[string]string{
@@ -138,8 +138,9 @@ var (
 // recipes returns the recipes of a page.
 func recipes(page string) []string { return recipePattern.FindAllString(page, -1) }
 
-// problems compares a recipe with the repository. A recipe has in backticks: paths; names of files beside the path
-// before; names that the path before declares; commands; and texts with a space and flags, which are not checked.
+// problems compares a recipe with the repository. In backticks, a recipe has: paths; names of files in the folder of
+// the previous path; names that the previous path declares; commands; and texts with a space and flags, which are not
+// checked.
 func problems(root, recipe string) (found []string) {
 	var at recipePath
 	for _, m := range quoted.FindAllStringSubmatch(heading.ReplaceAllString(recipe, ""), -1) {
@@ -227,8 +228,8 @@ func (p recipePath) beside(name string) (found []string) {
 	return slices.Compact(found)
 }
 
-// declares reports whether a file of the path has a name: a Go file declares it or has it as a string, and another file
-// contains it.
+// declares reports whether a file of the path has a name: a Go file declares it or has a string with it, and another
+// file contains it.
 func (p recipePath) declares(name string) bool {
 	for _, path := range p.paths {
 		files := []string{path}

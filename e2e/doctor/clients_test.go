@@ -11,12 +11,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// several is the number of clients that a fault concerns: with fewer, the client is likely at fault.
+// several is the number of clients that a fault affects. If fewer are affected, the client is likely the cause.
 const several = 4
 
-// faultsOfClients are faults that only the calls of clients show. The Gateway reports them for some minutes, so that
-// they are the last ones of an installation, those that need calls in progress before those that make others be
-// refused.
+// faultsOfClients are faults that appear only in the calls of clients. The Gateway reports them for some minutes, so
+// they are the last faults of an installation. Faults that need calls in progress come before faults that make other
+// calls fail.
 func faultsOfClients(p *installation) (faults []fault) {
 	e, g := p.Env, p.Gateways[0]
 	gateway, route := "Gateway "+g.ID(), "UDPRoute "+g.ID()+"-first"

@@ -1,8 +1,8 @@
-// Package doctor tests that `stunnerctl why` and `stunnerctl doctor` name the faults of an ordinary morning, each with
-// the object, the field or the hop, and a remedy, and that a healthy installation has no finding. Each fault is made
-// for real: by rules of nftables in the networks between stunnerctl, dataplanes and media servers, by signals to
-// processes, full disks and missing files, by objects in a folder or at an API server, and by clients. e2e/diagnose has
-// more faults of objects and statuses, with an API server and without processes.
+// Package doctor tests that `stunnerctl why` and `stunnerctl doctor` name common faults, each with the object, the
+// field or the hop, and a remedy. A healthy installation has no finding. Each fault is real, not simulated: by rules of
+// nftables in the networks between stunnerctl, dataplanes and media servers, by signals to processes, full disks and
+// missing files, by objects in a folder or at an API server, and by clients. e2e/diagnose has more faults of objects
+// and statuses, with an API server and without processes.
 //
 // TestFaults has the table of installations, each of which has a table of faults, and prints the text that names each
 // fault.
@@ -106,17 +106,17 @@ func startCluster(t *testing.T) *cluster.Cluster {
 // fault is a fault and the finding that names it.
 type fault struct {
 	name string
-	// make makes the fault, and undo ends it. With lasts, the finding stays for a while after undo.
+	// make causes the fault, and undo ends it. If lasts is set, the finding remains for some time after undo.
 	make, undo func(*testing.T)
 	lasts      bool
-	// command is that of stunnerctl that finds it; empty means why of the first Gateway, with the flags of the
-	// installation.
+	// command is the command of stunnerctl that finds the fault. If it is empty, the command is why for the first
+	// Gateway, with the flags of the installation.
 	command []string
-	// onlyPackets means that nothing but the packets of why shows the fault, and that no other object is blamed.
+	// onlyPackets means that only the packets of why show the fault, and that no other object is named.
 	onlyPackets bool
 	// args are further arguments.
 	args []string
-	// severity, object, field, problem and remedy are those of the finding; the last three may be parts of it.
+	// severity, object, field, problem and remedy are those of the finding. The last three may be parts of its texts.
 	severity, object, field, problem, remedy string
 	// also is another object that shows the effect of the fault.
 	also string
@@ -186,12 +186,12 @@ func why(t *testing.T, e *env.Env, args ...string) (r report, took time.Duration
 	return r, time.Since(begun)
 }
 
-// problems returns the findings that are no remarks.
+// problems returns the findings without infos.
 func problems(all []env.Finding) []env.Finding {
 	return slices.DeleteFunc(slices.Clone(all), func(f env.Finding) bool { return f.Severity == "info" })
 }
 
-// awaitHealthy waits until why finds nothing, because refusals and lost connections are reported for a while.
+// awaitHealthy waits until why has no findings, because refusals and lost connections are reported for some time.
 func awaitHealthy(t *testing.T, e *env.Env, args ...string) {
 	t.Helper()
 	err := e.Await(t.Context(), "healthy Gateway", func(ctx context.Context) error {
@@ -206,8 +206,8 @@ func awaitHealthy(t *testing.T, e *env.Env, args ...string) {
 	}
 }
 
-// find makes each fault, waits until stunnerctl names it, and ends it. The findings of some faults appear after a
-// while, and no run takes longer than limit.
+// find causes each fault, waits until stunnerctl names it, and ends it. The findings of some faults appear after some
+// time. No run may take longer than limit.
 func (p *installation) find(t *testing.T, faults []fault) {
 	for _, f := range faults {
 		t.Run(strings.ReplaceAll(f.name, " ", "_"), func(t *testing.T) { p.findOne(t, f) })
@@ -225,7 +225,7 @@ func (p *installation) findOne(t *testing.T, f fault) {
 	if f.make != nil {
 		f.make(t)
 	}
-	defer end() // while the context of the test lives
+	defer end() // before the context of the test ends
 	if f.onlyPackets {
 		if r, _ := why(t, p.Env, "--probe=false"); len(problems(r.Findings)) > 0 {
 			t.Errorf("without packets why finds %+v", r.Findings)
@@ -267,7 +267,7 @@ func (p *installation) findOne(t *testing.T, f fault) {
 	}
 }
 
-// blamed tests that no other object is blamed for a fault, and that it has at most one finding for each family.
+// blamed checks that no other object is named for a fault, and that the fault has at most one finding for each family.
 func blamed(t *testing.T, f fault, all []env.Finding) {
 	t.Helper()
 	for _, more := range all {
@@ -283,12 +283,13 @@ func blamed(t *testing.T, f fault, all []env.Finding) {
 // installation is a running product, in which the faults are made.
 type installation struct {
 	*env.Env
-	// flags are those by which why gets a credential.
+	// flags are the flags with which why gets a credential.
 	flags []string
 	table *rows
 }
 
-// installations are the installations of TestFaults. faults starts nothing: it returns the table of a healthy product.
+// installations are the installations of TestFaults. faults returns the table of faults of a healthy installation; it
+// causes none of them.
 var installations = []struct {
 	shape      string
 	annotation string
@@ -305,11 +306,11 @@ var installations = []struct {
 	{shape: "apiserver,nat,udp+tcp,ipv4,ephemeral", faults: faultsOfNAT},
 }
 
-// fewest is the number of faults in all installations.
+// fewest is the least number of faults in all installations.
 const fewest = 90
 
-// TestFaults: each fault is named, with its object and a remedy, in less than limit, and nothing is found before and
-// after.
+// TestFaults: stunnerctl names each fault with its object and a remedy, in less than limit. Before and after the fault
+// there is no finding.
 func TestFaults(t *testing.T) {
 	kube := sync.OnceValue(func() *cluster.Cluster { return startCluster(t) })
 	table := &rows{}
@@ -357,7 +358,7 @@ func startInstallation(
 	return p
 }
 
-// healthy waits until doctor and why, with packets, find no problem.
+// healthy waits until doctor and why, with packets, have no findings.
 func (p *installation) healthy(t *testing.T) {
 	t.Helper()
 	g := p.Gateways[0]
@@ -369,14 +370,14 @@ func (p *installation) healthy(t *testing.T) {
 	awaitHealthy(t, p.Env, append([]string{"why", g.ID()}, p.flags...)...)
 }
 
-// row is a fault that was named.
+// row is a fault that stunnerctl has named.
 type row struct {
 	name, shape string
 	finding     env.Finding
 	took        time.Duration
 }
 
-// rows are the faults that were named. The installations run side by side.
+// rows are the named faults. The installations are tested concurrently.
 type rows struct {
 	mu   sync.Mutex
 	list []row

@@ -6,7 +6,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
 
-// healthyShapes are shapes in whose healthy Gateways the packets show nothing.
+// healthyShapes are shapes whose healthy Gateways have no finding, with packets too.
 var healthyShapes = []string{
 	"folder,nat,2udp,ipv4,static",
 	"folder,headless,udp+tcp,ipv6,ephemeral",
@@ -14,7 +14,7 @@ var healthyShapes = []string{
 	"apiserver,nodeport,2pods,udp,2owners,ipv6,jwt",
 }
 
-// TestHealthy: a healthy Gateway has no finding, whatever the shape is, and each step says what was tested.
+// TestHealthy: a healthy Gateway of any shape has no finding, and each step reports what was tested.
 func TestHealthy(t *testing.T) {
 	kube := startCluster(t)
 	for i, shape := range healthyShapes {
@@ -39,7 +39,7 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// authFlags returns the flags by which why gets a credential.
+// authFlags returns the flags with which why gets a credential.
 func authFlags(t *testing.T, e *env.Env) []string {
 	t.Helper()
 	if e.Shape.Is(env.Folder) || e.Shape.Is(env.JWT) {

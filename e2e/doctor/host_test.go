@@ -103,7 +103,7 @@ func signal(t *testing.T, s syscall.Signal, pids ...int) {
 	}
 }
 
-// faultsOfHost are the faults of a host; those whose findings last are at the end.
+// faultsOfHost are the faults of a host. Faults with lasting findings are at the end.
 func faultsOfHost(t *testing.T, at *installation) []fault {
 	p := hostOf(t, at)
 	g := p.Gateways[0]
@@ -257,7 +257,7 @@ func faultsOfHost(t *testing.T, at *installation) []fault {
 	return all
 }
 
-// TestSecondOperatorOfAFolder: a second operator ends with an error that names the folder, and nothing changes.
+// TestSecondOperatorOfAFolder: a second operator ends with an error that names the folder, and changes nothing.
 func TestSecondOperatorOfAFolder(t *testing.T) {
 	p := startHost(t, "folder,host,udp,ephemeral", 20)
 	address := bed.Loopback + ":0"
@@ -269,8 +269,8 @@ func TestSecondOperatorOfAFolder(t *testing.T) {
 	p.healthy(t)
 }
 
-// TestLineBreaksOfSecrets: a line break at the end of the values of a Secret is no part of them: nothing changes, calls
-// succeed, and doctor finds nothing.
+// TestLineBreaksOfSecrets: a line break at the end of the values of a Secret is ignored: no config changes, calls
+// succeed, and doctor has no findings.
 func TestLineBreaksOfSecrets(t *testing.T) {
 	for i, shape := range []string{"folder,host,udp,ephemeral", "folder,host,udp,static"} {
 		p := startHost(t, shape, 21+i)

@@ -9,6 +9,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(4) // most of the time passes in waiting for answers
+	bedtest.Parallel(4) // most of the time is spent waiting for answers
 	os.Exit(netns.Main(m.Run, netns.UsualSendBuffers))
 }

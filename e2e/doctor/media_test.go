@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// mediaFaults are faults of the first media server of a listener, and of the way between it and the gateway.
+// mediaFaults are faults of the first media server of a listener, and of the path between it and the gateway.
 func mediaFaults(t *testing.T, e *env.Env, l *env.Listener) (faults []fault) {
 	route := "UDPRoute " + l.Gateway.ID() + "-first"
 	peers := l.Peers()

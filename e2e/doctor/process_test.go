@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// denyEgress lets the pods of the Gateway send to the cluster's DNS and to other media servers only.
+// denyEgress lets the pods of the Gateway send only to the cluster's DNS and to other media servers.
 const denyEgress = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -87,7 +87,7 @@ func faultsOfCluster(t *testing.T, p *installation) (faults []fault) {
 	})
 }
 
-// faultsOfServices are faults of load balancers and backends that the statuses of Services show.
+// faultsOfServices are faults of load balancers and backends that the status of a Service shows.
 func faultsOfServices(p *installation) []fault {
 	e, g := p.Env, p.Gateways[0]
 	port := g.Listeners[0].Port()

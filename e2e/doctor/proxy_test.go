@@ -22,7 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
 
-// certificates are faults in which a proxy in front of a listener serves another certificate. field is that of the
+// certificates are faults in which a proxy in front of a listener serves another certificate. field is the field of the
 // findings.
 func certificates(t *testing.T, e *env.Env, l *env.Listener, field string) (faults []fault) {
 	at, network := l.Addresses()[0], l.Config().Network()
@@ -53,7 +53,7 @@ func certificates(t *testing.T, e *env.Env, l *env.Listener, field string) (faul
 	return faults
 }
 
-// redirect sends what this host sends to a listener to a port instead.
+// redirect redirects what this host sends to a listener to another port.
 func redirect(e *env.Env, l *env.Listener, port int, table string) (set, undo func(*testing.T)) {
 	at, priority := l.Addresses()[0], -100
 	if table == "fault" {
@@ -63,8 +63,9 @@ func redirect(e *env.Env, l *env.Listener, port int, table string) (set, undo fu
 		"redirect to :%d\n}", priority, at.Addr(), l.Config().Network(), at.Port(), port))
 }
 
-// issue issues a certificate. Without an issuer it is of an intermediate CA whose certificate is left out, and with
-// itself as the issuer it is self-signed. Another issuer is an intermediate CA whose certificate is added.
+// issue issues a certificate. Without an issuer, the issuer is an intermediate CA whose certificate is left out. If the
+// issuer is the certificate itself, it is self-signed. Any other issuer is an intermediate CA whose certificate is
+// added.
 func issue(t *testing.T, leaf x509.Certificate, issuer *x509.Certificate) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -94,7 +95,8 @@ func issue(t *testing.T, leaf x509.Certificate, issuer *x509.Certificate) tls.Ce
 	return tls.Certificate{Certificate: chain, PrivateKey: key}
 }
 
-// proxy ends TLS or DTLS with a certificate, and makes a connection to the listener for each. It returns its port.
+// proxy ends TLS or DTLS with a certificate, and opens a connection to the listener for each connection. It returns its
+// port.
 func proxy(t *testing.T, e *env.Env, l *env.Listener, c tls.Certificate) (port int) {
 	t.Helper()
 	host, datagrams := e.Net.Nodes[0], l.Config().Network() == "udp"
@@ -129,7 +131,7 @@ func proxy(t *testing.T, e *env.Env, l *env.Listener, c tls.Certificate) (port i
 				return
 			}
 			if err != nil {
-				continue // of one handshake
+				continue // a failed handshake ends one connection only
 			}
 			go func() {
 				defer conn.Close()
@@ -146,8 +148,8 @@ func proxy(t *testing.T, e *env.Env, l *env.Listener, c tls.Certificate) (port i
 	return int(netip.MustParseAddrPort(listener.Addr().String()).Port())
 }
 
-// faultsOfTLSAtBalancer are faults of the certificate of a load balancer that ends TLS, which is not one of the
-// Gateway.
+// faultsOfTLSAtBalancer are faults of the certificate of a load balancer that ends TLS. The Gateway does not have this
+// certificate.
 func faultsOfTLSAtBalancer(t *testing.T, p *installation) []fault {
 	e, tcp := p.Env, p.Gateways[0].Listeners[1]
 	right := x509.Certificate{IPAddresses: []net.IP{tcp.Addresses()[0].Addr().AsSlice()}, NotAfter: time.Now().AddDate(1, 0, 0)}

@@ -73,7 +73,7 @@ func TestAllAddresses(t *testing.T) {
 	}
 }
 
-// TestPortOfAllAddresses: a media address without a port is refused if it is that of several sockets.
+// TestPortOfAllAddresses: a media address without a port is refused if it stands for several sockets.
 func TestPortOfAllAddresses(t *testing.T) {
 	if mux, _, err := listenMedia("0.0.0.0:0"); err == nil || !strings.Contains(err.Error(), "port other than 0") {
 		t.Errorf("listen: %v, %v", mux, err)
@@ -168,8 +168,8 @@ func listen(t *testing.T) net.PacketConn {
 	return conn
 }
 
-// call waits for the echo of a message, and returns the answer. It uses one candidate pair, with the candidate of the
-// answer at an address, as a client of a relay that has a permission for one address only.
+// call waits for the echo of a message, and returns the answer. It uses the candidate of the answer at one address
+// only, like a client of a relay that has a permission for this address only.
 func call(t *testing.T, url, address string) (answer string) {
 	t.Helper()
 	client := caller(t)

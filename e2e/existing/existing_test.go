@@ -33,7 +33,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
-// published is the last version of the existing operator that is a Go module. It has specs tests for managed mode.
+// published is the last version of the existing operator that is a Go module. It has the given number of tests for
+// managed mode.
 const (
 	published = "github.com/l7mp/stunner-gateway-operator@v0.18.0"
 	specs     = 47
@@ -136,7 +137,7 @@ func startOperator(t *testing.T, dir string, c *cluster.Cluster) string {
 	return discovery
 }
 
-// writeCertificates writes a key and two certificates of it, and sets the variables that name their files.
+// writeCertificates writes a key and two certificates for it, and sets the variables that name their files.
 func writeCertificates(t *testing.T, dir string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -169,7 +170,7 @@ type result struct {
 	Failure                 struct{ Message string }
 }
 
-// name is the group of the test and its sentence.
+// name returns the group of the test and its sentence.
 func (r result) name() string {
 	return strings.Join(append(r.ContainerHierarchyTexts[1:], r.LeafNodeText), ": ")
 }

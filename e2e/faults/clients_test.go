@@ -97,8 +97,8 @@ func end(all []*call.Call) []call.Stats {
 	return stats
 }
 
-// cutOff checks that calls receive no echo later than a few seconds after a moment, and that their permissions are
-// refused. On an idle machine it takes a second at most.
+// cutOff checks that calls receive no echo more than a few seconds after a moment, and that their permissions are
+// refused. On an idle machine it takes at most a second.
 func (d *dataplane) cutOff(all []*call.Call, since time.Time) {
 	d.t.Helper()
 	for i, c := range all {

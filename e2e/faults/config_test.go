@@ -126,10 +126,10 @@ func (d *dataplane) inside() string {
 	return fmt.Sprintf("%+v", running)
 }
 
-// documents is a config discovery server that sends documents, valid or not, to one dataplane.
+// documents is a config discovery server that sends valid or invalid documents to one dataplane.
 type documents struct {
 	next        chan []byte
-	connected   sync.Mutex // by one connection at a time
+	connected   sync.Mutex // used by one connection at a time
 	connections atomic.Int64
 }
 
@@ -179,8 +179,8 @@ func manyClusters(n int) (all []config.Cluster) {
 	return all
 }
 
-// configs that flap a hundred times per second are applied at a bounded pace, the last one wins, and nothing
-// leaks.
+// configs that alternate a hundred times per second are applied at a bounded rate, the last one is in force in
+// the end, and nothing leaks.
 func TestFlappingConfigsAreAppliedAtABoundedPace(t *testing.T) {
 	t.Parallel()
 	const lasts = 3 * time.Second
@@ -256,7 +256,7 @@ func (d *dataplane) files() int {
 func TestOnlyCallsToRemovedEndpointsEnd(t *testing.T) {
 	t.Parallel()
 	const (
-		lasts = 2 * time.Second // with all endpoints, and again without those that are removed
+		lasts = 2 * time.Second // once with all endpoints, and once without the removed ones
 		more  = 100             // endpoints in addition to those with calls
 	)
 	d := newDataplane(t)

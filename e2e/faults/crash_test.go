@@ -76,7 +76,7 @@ func (d *dataplane) terminate() {
 	d.await("draining", d.status(func(st inspection.Status) bool { return st.Status == inspection.Terminating }))
 }
 
-// A process that is killed and started again continues the sessions of its clients over UDP, but none that have ended.
+// A process that is killed and started again continues the live sessions of its clients over UDP, and no ended ones.
 func TestUDPSessionsContinueAfterACrash(t *testing.T) {
 	t.Parallel()
 	state := []string{"--state-dir", t.TempDir()}
@@ -102,8 +102,8 @@ func TestUDPSessionsContinueAfterACrash(t *testing.T) {
 	d.await("no session is restored", d.sessions(0))
 }
 
-// A session whose relay port is taken is dropped and counted, and so are those of a listener that the config no longer
-// has. The others continue.
+// A session whose relay port is in use is dropped and counted, and so are the sessions of a listener that the config no
+// longer has. The other sessions continue.
 func TestSessionsThatCannotContinueAreCounted(t *testing.T) {
 	t.Parallel()
 	const metric = "stunner_sessions_dropped_total"
@@ -168,9 +168,9 @@ func podFlags(t *testing.T, journal string) []string {
 	return []string{"--state-dir", t.TempDir(), "--journal-dir", journal, "--hand-over"}
 }
 
-// after SIGTERM, a process with --hand-over waits for the calls that no other process can continue, and leaves
-// the others to the next process with the same journal: with their relay ports, permissions and channels. A process
-// that starts meanwhile stores no sessions and reports that as a problem.
+// after SIGTERM, a process with --hand-over waits for the calls that no other process can continue. It leaves all
+// others to the next process with the same journal: with their relay ports, permissions and channels. A process that
+// starts before its end stores no sessions and reports that as a problem.
 func TestTerminatedProcessHandsItsSessionsOver(t *testing.T) {
 	t.Parallel()
 	journal := t.TempDir()
@@ -198,7 +198,7 @@ func TestTerminatedProcessHandsItsSessionsOver(t *testing.T) {
 	}
 }
 
-// The sessions that are left at the end of draining are left to the next process too, without --hand-over.
+// Without --hand-over, the sessions that remain at the end of draining are left to the next process too.
 func TestSessionsContinueAfterTheDrainTimeout(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
@@ -210,8 +210,8 @@ func TestSessionsContinueAfterTheDrainTimeout(t *testing.T) {
 	d.continues(all...)
 }
 
-// the process of a deleted Gateway drains although it could hand its sessions over, and removes the journal,
-// because no process follows.
+// the process of a deleted Gateway drains even with --hand-over, and removes the journal, because there is no
+// next process.
 func TestDeletedGatewayLeavesNoJournal(t *testing.T) {
 	t.Parallel()
 	d, journal := newDataplane(t), t.TempDir()

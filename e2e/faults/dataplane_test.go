@@ -246,7 +246,8 @@ func (d *dataplane) sessions(want int) func(context.Context) error {
 	return d.status(func(st inspection.Status) bool { return st.AllocationCount == want })
 }
 
-// metric returns the sum of the series of a metric, 0 if there is none. With a reason it is that series only.
+// metric returns the sum of the series of a metric, or 0. With a reason, it returns the value of the series with this
+// reason.
 func (d *dataplane) metric(name string, reason ...string) float64 {
 	d.t.Helper()
 	var text string

@@ -58,7 +58,7 @@ func TestClusterKeepsItsAddressesWhileDNSFails(t *testing.T) {
 	moved := names.since()
 	to.Peer = bedtest.Echo(t, second)
 	d.within(time.Second, "the new address of the name is permitted", admits(to))
-	<-time.After(time.Until(moved.Add(1500 * time.Millisecond))) // no event signals that echoes have stopped
+	<-time.After(time.Until(moved.Add(1500 * time.Millisecond))) // there is no event for the end of echoes
 	d.cutOff(live, moved)
 }
 

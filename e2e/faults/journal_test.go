@@ -18,7 +18,7 @@ import (
 )
 
 // A process that is killed with 10,000 sessions, each with a permission and a channel, restores all of them, in less
-// CPU time than the clients needed to make them.
+// CPU time than their creation took.
 func TestCrashWithManySessions(t *testing.T) {
 	if !netns.Isolated(t) { // no other process takes a relay port while this one is killed
 		return
@@ -73,7 +73,7 @@ func (d *dataplane) logged(message, key string) time.Duration {
 // machine affects both in the same way.
 func BenchmarkJournal(b *testing.B) {
 	const clients, batch = 16, 50
-	state, err := os.MkdirTemp("/dev/shm", "stunner-bench-") // in memory, as the state folder of a pod is
+	state, err := os.MkdirTemp("/dev/shm", "stunner-bench-") // in memory, like the state folder of a pod
 	if err != nil {
 		b.Fatal(err)
 	}

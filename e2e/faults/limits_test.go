@@ -68,8 +68,8 @@ func TestLittleMemoryRefusesClientsInTime(t *testing.T) {
 	d.undisturbed(live)
 }
 
-// clients that use as many permissions as they may are refused in time too: as many as the capacity allow would
-// need twice the memory limit. What they have, they refresh.
+// clients that use all their permissions are refused in time too. Without that, the number of clients that the
+// capacity allows would need twice the memory limit. Clients can refresh the permissions that they have.
 func TestPermissionsOfManyClientsFitIntoTheMemory(t *testing.T) {
 	const (
 		limit    = 64 << 20
@@ -144,7 +144,7 @@ func TestFewDescriptorsRefuseClientsInTime(t *testing.T) {
 		t.Fatalf("%d allocations with %d descriptors", got, limit)
 	}
 	before := d.metric("stunner_listener_connections")
-	idle := d.connect(2 * limit) // the oldest are closed
+	idle := d.connect(2 * limit) // the oldest connections are closed
 	d.probe()
 	d.must(held[0], stun.MethodRefresh, ask.Lifetime(0))
 	live = append(live, d.call(d.options(call.TCP)))
@@ -155,7 +155,7 @@ func TestFewDescriptorsRefuseClientsInTime(t *testing.T) {
 	}
 	d.await("the idle connections are closed", func(ctx context.Context) error {
 		open, err := bed.Metric(ctx, d.config.Admin.MetricsEndpoint, "stunner_listener_connections")
-		if want := before + 1; err == nil && open != want { // the last live call
+		if want := before + 1; err == nil && open != want { // the descriptor of the last live call
 			err = fmt.Errorf("%.0f connections, want %.0f", open, want)
 		}
 		return err
@@ -243,14 +243,14 @@ func (d *dataplane) probe() {
 	}
 }
 
-// where the kernel has 100 ports for relays and there are 200 clients, a client gets a port of its own or 508.
-// A freed port can be allocated again.
+// if the kernel has 100 ports for relays and there are 200 clients, each client gets its own port or 508. A freed
+// port can be allocated again.
 func TestFewRelayPortsAreNotAssignedTwice(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
 	const ports, first = 100, 40000
-	d := newDataplane(t) // first, so that the peer does not take one of the ports
+	d := newDataplane(t) // started first, so that the peer does not use one of the ports
 	limits := fmt.Appendf(nil, "%d %d", first, first+ports-1)
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", limits, 0o600); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// doctorPatience is how long doctor is asked for a finding.
+// doctorPatience is how long doctor is repeated until it has a finding.
 const doctorPatience = 30 * time.Second
 
 // doctor waits until stunnerctl doctor ends with an exit code and prints texts.
@@ -48,9 +48,9 @@ func doctor(t *testing.T, s *bed.Stack, code int, texts ...string) {
 	t.Logf("doctor ends with code %d and %q after %s", code, texts, time.Since(begun).Round(time.Second))
 }
 
-// stunnerctl doctor compares what calls send with what comes back: it names the route whose media server has ended in
-// the middle of calls or whose port a firewall drops, and the peer that no route allows. It finds no problem while calls
-// have media in both directions, and after the fault has ended.
+// stunnerctl doctor compares the traffic of calls in both directions. It names the route whose media server has ended
+// during calls, or whose port a firewall blocks, and the peer that no route allows. It has no findings while calls have
+// media in both directions, and after the fault has ended.
 func TestDoctorFindsCallsWithoutMedia(t *testing.T) {
 	if !netns.Isolated(t) {
 		return

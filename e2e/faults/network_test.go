@@ -129,13 +129,13 @@ func TestLargeDatagramsCrossASmallPath(t *testing.T) {
 	d.undisturbed(all)
 }
 
-// path is a path to the gateway with impairments, the first three of which are probabilities. The random decisions use
-// a fixed seed.
+// path is a path to the gateway with impairments. The first three are probabilities. The random decisions use a fixed
+// seed.
 type path struct {
 	loss, duplicate, reorder float64
 	delay, jitter            time.Duration
 
-	black atomic.Bool // nothing arrives
+	black atomic.Bool // nothing is delivered
 	// up and down count media datagrams, as ChannelData or indications, to and from the gateway.
 	up, down atomic.Int64
 
@@ -187,11 +187,11 @@ func receive(conn *net.UDPConn, f func([]byte, netip.AddrPort)) {
 	}
 }
 
-// carry delivers the copies of a datagram after their delays; none if it is lost.
+// carry delivers the copies of a datagram after their delays, or no copy if it is lost.
 func (p *path) carry(b []byte, deliver func([]byte)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	const overtaken = 50 * time.Millisecond // by two or three later datagrams
+	const overtaken = 50 * time.Millisecond // overtaken by two or three later datagrams
 	if p.black.Load() || p.dice.Float64() < p.loss {
 		return
 	}

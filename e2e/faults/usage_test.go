@@ -22,7 +22,7 @@ func (c *usageCount) add(d usageCount) {
 	c.Packets += d.Packets
 }
 
-// usageRecord is the part of a usage record by which one bills.
+// usageRecord is the part of a usage record that is used for billing.
 type usageRecord struct {
 	Session, Part, Gateway, User, Reason string
 	Final                                bool
@@ -61,15 +61,15 @@ func bill(t *testing.T, file string) map[string]usageRecord {
 	return sessions
 }
 
-// TestUsageIsExact: the usage of 1,000 sessions is what their clients have sent and received, although the process
-// was killed, and has then left its sessions to another one.
+// TestUsageIsExact: the usage of 1,000 sessions equals what their clients have sent and received, although the
+// process was killed once, and has left its sessions to another one once.
 func TestUsageIsExact(t *testing.T) {
 	const count, echoes = 1000, 4
 	dir := t.TempDir()
 	file := filepath.Join(dir, "usage.jsonl")
 	flags := []string{"--state-dir", filepath.Join(dir, "state"), "--usage-records", file, "--hand-over"}
 	d := running(t, flags...)
-	all := d.newSessions(count) // the first echo
+	all := d.newSessions(count) // with the first echo of each
 	streams := d.calls("tcp")
 	d.awaitEchoes(streams...)
 	echo := func() {

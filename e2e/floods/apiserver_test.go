@@ -25,7 +25,7 @@ import (
 
 const (
 	home    = "home" // namespace of the operator and of the shared Gateway
-	tenants = 3      // whose namespaces are good-N
+	tenants = 3      // the namespaces of tenants are good-N
 	workers = 16     // concurrent requests of the flood
 )
 
@@ -50,7 +50,7 @@ type apiServer struct {
 	*cluster.Cluster
 	admin  *dynamic.DynamicClient
 	stalls *stall.Monitor
-	// readers are dataplanes: one for the own Gateway of each tenant, and one for the shared Gateway.
+	// readers are dataplanes: one for each tenant's Gateway, and one for the shared Gateway.
 	readers []*reader.Reader
 	turn    int
 	births  int // new Gateways of good tenants
@@ -115,7 +115,8 @@ func (a *apiServer) read(ctx context.Context, discovery string) {
 	a.readers = append(a.readers, reader.Read(ctx, discovery, home+"/shared"))
 }
 
-// complete reports whether a config has the endpoints and routes of its good tenant, or the shared one those of all.
+// complete reports whether a config has the endpoints and routes of its tenant, or, for the shared Gateway, of all
+// tenants.
 func complete(reader int, config []byte) bool {
 	first, last, suffix := 0, tenants, "/to-shared"
 	if reader < tenants {

@@ -85,13 +85,13 @@ type row struct {
 	latencies []time.Duration
 	births    []time.Duration // from a new Gateway of a good tenant to its Service
 	lost      int             // changes that were not delivered
-	back      time.Duration   // after the restart until every good config was complete
+	back      time.Duration   // from the restart until all good configs were complete
 	missing   []string
 }
 
 const head = "flood                                              objects  peak MiB  ended  not ready  changes  lost    p50    p99    max  new p99  all back after"
 
-// at returns the duration that a share of all does not exceed. It is endless if there is none.
+// at returns the duration that the given share of all durations does not exceed. It is infinite if there are none.
 func at(all []time.Duration, share float64) time.Duration {
 	if len(all) == 0 {
 		return math.MaxInt64
@@ -157,7 +157,7 @@ func (a *apiServer) under(t *testing.T, o *operator, f flood) row {
 	if missing := a.incomplete(patience); len(missing) > 0 {
 		t.Fatalf("before the flood the operator does not serve %v", missing)
 	}
-	// calmly measures after the flood, until the operator has had time to react.
+	// calmly measures after the flood, after a pause in which the operator can react.
 	calmly := func(m *measurement) {
 		time.Sleep(calm)
 		m.stop()
@@ -199,7 +199,7 @@ type measurement struct {
 }
 
 // measure changes the endpoint of one good tenant after the other, and waits until both Gateways with that endpoint
-// have it: the tenant's own and the shared one. Beside that, it creates Gateways of good tenants, and asks for
+// have it: the tenant's own and the shared one. At the same time it creates Gateways of good tenants, and probes the
 // readiness.
 func (a *apiServer) measure(ctx context.Context, o *operator) *measurement {
 	m := &measurement{}
@@ -292,12 +292,12 @@ func (a *apiServer) change(tenant int) (time.Duration, error) {
 	return took, nil
 }
 
-// writes is how many requests of the operator there are until the Service of a new Gateway is there, at most.
+// writes is the maximum number of requests of the operator from a new Gateway to its Service.
 const writes = 4
 
-// birth creates a Gateway of a good tenant, returns the time until the operator has created its Service, and deletes
-// the Gateway and its objects. Of the time it subtracts that of the requests, each of which takes as long as the one of
-// the test: a flood of large objects keeps the API server busy.
+// birth creates a Gateway of a good tenant, and returns the time until the operator has created its Service. Then it
+// deletes the Gateway and its objects. It subtracts the time of the requests, each of which takes as long as the
+// request of the test, because a flood of large objects keeps the API server busy.
 func (a *apiServer) birth(tenant int) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(a.Context(), 2*lost)
 	defer cancel()

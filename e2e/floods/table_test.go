@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// flood is the input of one hostile tenant. It contains only objects that role edit, extended by Gateways, may write in
-// a namespace.
+// flood is the input of one hostile tenant. It contains only objects that the role edit, extended by Gateways, may
+// write in a namespace.
 type flood struct {
 	name string
 	// long floods run with -long only.
 	long bool
-	// first are the objects before those of the function, which returns them for each number below size.
+	// first are the objects before those of object, which returns an object for each number below size.
 	first   []string
 	size    int
 	objects func(i int) []string

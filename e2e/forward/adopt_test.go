@@ -29,8 +29,8 @@ func (p *pod) metric(name string) (value float64) {
 }
 
 // TestScaleOutSpreadsSessions: two pods are added to one, and the load balancer sends two of three calls to them.
-// After half a minute they have the sessions of these calls, without a lost datagram, and the calls do not take the way
-// through the first pod any more. A call with a peer that does not use ICE stays.
+// After half a minute they have the sessions of these calls, without a lost datagram, and the calls do not use the path
+// through the first pod. A call with a peer that does not use ICE stays.
 func TestScaleOutSpreadsSessions(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

@@ -26,14 +26,14 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// parameters are what an ICE agent sends to the other one by signalling.
+// parameters are the data that ICE agents exchange by signalling.
 type parameters struct {
 	Ufrag      string   `json:"ufrag"`
 	Pwd        string   `json:"pwd"`
 	Candidates []string `json:"candidates"`
 	// Lite is set for an agent with a lite implementation (RFC 8445 §2.5).
 	Lite bool `json:"-"`
-	// Port is the port of a script for datagrams, or that of the test.
+	// Port is the port for datagrams: of a script, or of the test.
 	Port uint16 `json:"port"`
 }
 
@@ -117,8 +117,8 @@ func (a *pionAgent) connect(ctx context.Context, other parameters) (net.Conn, er
 	return a.Accept(ctx, other.Ufrag, other.Pwd)
 }
 
-// scriptAgent is an ICE agent of another project in a Python process. Datagrams of the connection are those of a UDP
-// socket of the loopback interface.
+// scriptAgent is an ICE agent of another project in a Python process. It exchanges the datagrams of the connection with
+// a UDP socket of the loopback interface.
 type scriptAgent struct {
 	parameters
 	space   *netns.Space
@@ -127,7 +127,7 @@ type scriptAgent struct {
 	output  *bufio.Reader
 }
 
-// scriptConn is the connection of a scriptAgent, which ends with it.
+// scriptConn is the connection of a scriptAgent. It ends with the agent.
 type scriptConn struct {
 	net.Conn
 	process *os.Process
@@ -158,7 +158,7 @@ func (m *moves) scriptAgent(
 	space.Do(func() { err = cmd.Start() })
 	must(t, err)
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it has no other end
+		_ = cmd.Process.Kill() // the process has no other end
 		_ = cmd.Wait()
 	})
 	a := &scriptAgent{space: space, process: cmd.Process, input: input, output: bufio.NewReader(output)}
@@ -238,7 +238,7 @@ func newSender(to io.Writer) *sender {
 				return
 			}
 			s.mu.Lock()
-			// It begins like an RTP packet (RFC 3550 §5.1), so that agents do not take it for a STUN message.
+			// A message begins like an RTP packet (RFC 3550 §5.1), so that agents do not handle it as a STUN message.
 			b := binary.BigEndian.AppendUint64(nil, 2<<62|uint64(s.number))
 			s.number++
 			_, _ = to.Write(b) // counted by the receiver

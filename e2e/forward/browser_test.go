@@ -18,8 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
 
-// A browser does not notice that its datagrams arrive at another pod in the middle of a call with video and data
-// between two relayed peers.
+// a call with video and data between two relayed peers in a browser is not disturbed when its datagrams arrive at
+// another pod.
 func TestBrowserContinuesAtAnotherPod(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -48,7 +48,7 @@ func TestBrowserContinuesAtAnotherPod(t *testing.T) {
 	if after.Gap > max(250, before.Gap+100, 3*before.Gap) { // on a busy machine RTP is late without a move too
 		t.Errorf("longest time without RTP %.0f ms, without a move %.0f ms", after.Gap, before.Gap)
 	}
-	// A message is sent every 20 ms. Those to a peer are lost until that peer has sent something by the front.
+	// A message is sent every 20 ms. Messages to a peer are lost until that peer has sent something through the front.
 	if lost > 3 && float64(lost) > before.Gap/20 {
 		t.Errorf("%d messages lost", lost)
 	}

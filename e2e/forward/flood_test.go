@@ -15,8 +15,8 @@ import (
 // channelData is a frame with 20 bytes of data.
 var channelData = ask.ChannelData(0x4000, make([]byte, 20))
 
-// K-17: TestForgedSourcesAtAFront: a flood of datagrams with forged sources at one pod costs the other pods little, and
-// the call whose datagrams that pod forwards goes on.
+// K-17: TestForgedSourcesAtAFront: a flood of datagrams with forged sources at one pod causes little work at other
+// pods. A call whose datagrams the flooded pod forwards continues.
 func TestForgedSourcesAtAFront(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -24,7 +24,7 @@ func TestForgedSourcesAtAFront(t *testing.T) {
 	owner, front, home := pods[0], pods[1], pods[2]
 	attacker, err := g.net.Nodes[0].AddPod()
 	must(t, err)
-	// The Refresh request is not signed, because the pods decide who answers it before they look at the signature.
+	// The Refresh request is not signed, because the pods find the owner of a client before they check a signature.
 	refresh := stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodRefresh, stun.ClassRequest)).Raw
 	for name, payload := range map[string][]byte{"ChannelData": channelData, "Refresh requests": refresh} {
 		t.Run(name, func(t *testing.T) {
@@ -45,15 +45,15 @@ func TestForgedSourcesAtAFront(t *testing.T) {
 			if lost, of := after.Lost-before.Lost, after.Sent-before.Sent; 20*lost > of {
 				t.Errorf("the call lost %d of %d datagrams", lost, of)
 			}
-			if front.forwarding().Limited == limited { // the machine decides how much of the rate is reached
+			if front.forwarding().Limited == limited { // the reached rate depends on the machine
 				t.Error("the forged datagrams are fewer than the limit of the front: nothing was proved")
 			}
 		})
 	}
 }
 
-// K-17: TestForgedDatagramsMoveNoClient: datagrams with the source address of a client that arrive at another pod do
-// not move the client there: neither a client that sends media, nor one that sends a report a second.
+// K-17: TestForgedDatagramsMoveNoClient: forged datagrams with the source address of a client at another pod do not
+// move the client there, whether it sends media or one report a second.
 func TestForgedDatagramsMoveNoClient(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -70,7 +70,7 @@ func TestForgedDatagramsMoveNoClient(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		time.Sleep(2 * time.Millisecond) // the pace of the attack
+		time.Sleep(2 * time.Millisecond) // the interval of the attacker
 		for _, s := range owner.sessions() {
 			if s.Front != "" {
 				t.Fatalf("a client has moved to %s", s.Front)
@@ -83,7 +83,7 @@ func TestForgedDatagramsMoveNoClient(t *testing.T) {
 	end(t, calls...)
 }
 
-// flood sends datagrams from random source addresses, and returns how many.
+// flood sends datagrams from random source addresses, and returns their number.
 func flood(t *testing.T, in *netns.Space, to netip.AddrPort, payload []byte, rate int, length time.Duration) (sent int) {
 	t.Helper()
 	var raw netns.RawSocket
@@ -97,7 +97,7 @@ func flood(t *testing.T, in *netns.Space, to netip.AddrPort, payload []byte, rat
 				sent++
 			}
 		}
-		time.Sleep(time.Millisecond) // the pace of the flood
+		time.Sleep(time.Millisecond) // the interval of the flood
 	}
 	return sent
 }

@@ -58,9 +58,9 @@ func laps(calls []*client) (longest time.Duration) {
 	return longest
 }
 
-// TestCallsMoveOnSIGTERM: of a pod that gets SIGTERM, 200 calls over UDP move to the two other pods within 10 s,
-// and lose no datagram. 5 calls over TCP drain as before. When they have ended, the pod is not ready any more, its
-// clients use other pods, and it ends.
+// TestCallsMoveOnSIGTERM: after SIGTERM, 200 calls over UDP move from a pod to the two other pods within 10 s,
+// without a lost datagram. 5 calls over TCP drain as before. When they have ended, the pod becomes unready, its clients
+// use other pods, and it ends.
 func TestCallsMoveOnSIGTERM(t *testing.T) {
 	g := newGateway(t)
 	g.net.Peers.Do(func() { g.peer = bedtest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
@@ -139,8 +139,8 @@ func TestCallsMoveOnSIGTERM(t *testing.T) {
 	end(t, append(calls, control...)...)
 }
 
-// TestNewCallsAtAPodThatDrains: a load balancer sends new clients to a pod for 5 s after it got SIGTERM. None is
-// refused: the other pod has their sessions, and they lose nothing when their datagrams arrive there.
+// TestNewCallsAtAPodThatDrains: a load balancer sends new clients to a pod for 5 s after SIGTERM. No call is
+// refused: the other pod has their sessions, and no datagram is lost when the clients are sent to that pod.
 func TestNewCallsAtAPodThatDrains(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -183,9 +183,9 @@ func TestNewCallsAtAPodThatDrains(t *testing.T) {
 	end(t, calls...)
 }
 
-// TestNewCallsAtAPodWithoutSessions: a load balancer sends new clients to a pod without sessions for 2 s after it
-// got SIGTERM. None is refused, and the pod ends when its clients use the other one. A pod without another one ends at
-// once.
+// TestNewCallsAtAPodWithoutSessions: a load balancer sends new clients to a pod without sessions for 2 s after
+// SIGTERM. No call is refused, and the pod ends when its clients use the other pod. If there is no other pod, it ends
+// at once.
 func TestNewCallsAtAPodWithoutSessions(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -218,8 +218,8 @@ func TestNewCallsAtAPodWithoutSessions(t *testing.T) {
 	end(t, calls...)
 }
 
-// TestPeerOfAnEarlierPodIsNotCut: a session has moved, and its peer stays at the socket of the first pod. When
-// the second pod gets SIGTERM too, the session stays there, and the call loses no datagram.
+// TestPeerOfAnEarlierPodIsNotCut: a session has moved, and its peer still uses the socket of the first pod. After
+// SIGTERM at the second pod too, the session stays there, and the call loses no datagram.
 func TestPeerOfAnEarlierPodIsNotCut(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

@@ -134,7 +134,7 @@ func (j *janusServer) call(p *page, pageOffers bool, relays []bed.ICEServer) {
 	go j.keepAlive(ctx, session)
 }
 
-// keepAlive requests events of a session, which ends otherwise, until the test ends.
+// keepAlive requests events of a session until the test ends, because Janus ends a session without requests.
 func (j *janusServer) keepAlive(ctx context.Context, session string) {
 	for ctx.Err() == nil {
 		var event json.RawMessage

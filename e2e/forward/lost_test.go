@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ice"
 )
 
-// addShowing adds pods that name the clients of their sessions.
+// addShowing adds pods that show the clients of their sessions.
 func (g *gateway) addShowing(count int) (pods []*pod) {
 	g.t.Helper()
 	for range count {
@@ -65,8 +65,8 @@ func copied(pods []*pod, want int) {
 	})
 }
 
-// TestNodeIsLost: one of three pods is cut off, and its clients use the others. Their calls go on, those of other
-// pods lose nothing, and when the link is back there is one owner of each session.
+// TestNodeIsLost: one of three pods is cut off, and its clients are sent to the others. Their calls continue,
+// calls of other pods lose nothing, and when the link is restored each session has one owner.
 func TestNodeIsLost(t *testing.T) {
 	g := newGateway(t)
 	g.net.Peers.Do(func() { g.peer = bedtest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
@@ -102,8 +102,9 @@ func TestNodeIsLost(t *testing.T) {
 	}
 }
 
-// TestTwoNodesAreLost: two of five pods are cut off at once, while a fifth of all datagrams that arrive at pods are
-// lost. Calls of which a living pod has a copy go on, and when the links are back, all calls go on, with one owner each.
+// TestTwoNodesAreLost: two of five pods are cut off at once, while a fifth of all datagrams to pods are lost.
+// Calls of which a living pod has a copy continue. When the links are restored, all calls continue, with one owner
+// each.
 func TestTwoNodesAreLost(t *testing.T) {
 	g := newGateway(t)
 	g.net.Peers.Do(func() { g.peer = bedtest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
@@ -135,7 +136,7 @@ func TestTwoNodesAreLost(t *testing.T) {
 				gone = append(gone, c)
 			}
 		}
-		// A session is without a copy if both pods are its homes: one in ten.
+		// If both lost pods are its homes, a session has no copy: one session in ten.
 		if most := len(calls) / 4; len(gone) > most {
 			return fmt.Errorf("%d of %d calls have no owner, want %d at most", len(gone), len(calls), most)
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// TestOfficeMovesToOtherPods: the calls of an office, whose clients have one address, lose no datagram at one pod
-// (sessionAffinity: ClientIP), at three pods (None), and when two of three calls then arrive at another pod, because the
-// nodes have lost their tables of flows.
+// TestOfficeMovesToOtherPods: the calls of an office, whose clients share one address, lose no datagram: at one
+// pod (sessionAffinity: ClientIP), at three pods (None), and when two of three calls are then sent to another pod,
+// because the nodes have lost their conntrack entries.
 func TestOfficeMovesToOtherPods(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -47,8 +47,8 @@ func TestOfficeMovesToOtherPods(t *testing.T) {
 	}
 }
 
-// retire terminates pods as a cluster with kube-proxy in mode ipvs does: kube-proxy removes a terminating UDP endpoint
-// at once, so the next datagram of each of its clients goes to one of the pods that stay.
+// retire terminates pods like a cluster with kube-proxy in mode ipvs: kube-proxy removes a terminating UDP endpoint at
+// once, so the next datagram of each of its clients is sent to a remaining pod.
 func retire(t *testing.T, calls []*client, stay []*pod, pods ...*pod) {
 	t.Helper()
 	for _, p := range pods {
@@ -92,8 +92,9 @@ func TestUpdateAndScaleInLoseNothing(t *testing.T) {
 	awaitExit(t, old...)
 }
 
-// settle waits, by the echoes of calls, until the pods that store the owners of clients have learned them after a change of
-// the list of pods. An owner tells them at once, and again 1.5 s later, because a pod may get the list later than the owner.
+// settle waits until the homes have received the owners of clients after a change of the list of pods. Its clock is the
+// echoes of calls. An owner announces its sessions at once, and again 1.5 s later, because a home may receive the list
+// later than the owner.
 func settle(t *testing.T, calls []*client) {
 	t.Helper()
 	awaitMore(t, calls, int(2*time.Second/voice))
@@ -133,11 +134,11 @@ func TestCallsOfRunningPodsContinue(t *testing.T) {
 		case 12:
 			pods = append(pods, g.add(1)...)
 			settle(t, calls)
-		case 20: // as the operator does some time after the last report
+		case 20: // the operator does the same some time after the last report
 			g.announce(func() { delete(g.reported, "pod3") })
 			settle(t, calls)
 		}
-		if round < 6 || round > 8 { // before the kill, each pod has noticed the last moves
+		if round < 6 || round > 8 { // before the kill, each pod has handled the latest moves
 			move(calls)
 		}
 		awaitMore(t, calls, 15)
@@ -154,7 +155,7 @@ func TestCallsOfRunningPodsContinue(t *testing.T) {
 }
 
 // TestPodOfTheReleaseBefore: a pod of the last release without forwarding is not in the list of peers. It keeps
-// its calls, and so do the other pods when clients move among them and one of them terminates.
+// its calls. The other pods keep theirs when clients move between them and one of them terminates.
 func TestPodOfTheReleaseBefore(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

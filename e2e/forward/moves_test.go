@@ -29,28 +29,29 @@ var (
 	moveRows = flag.String("rows", "", "regular expression that selects rows of TestMoves")
 )
 
-// moveRow is a pair of programs with a call through a relayed address that changes.
+// moveRow is a pair of programs. The relayed address of the first one changes during a call.
 type moveRow struct {
 	client, peer string
-	// offers is set if the client makes the offer. The side that offers controls, except with a lite agent.
+	// offers is set if the client makes the offer. The side that makes the offer is controlling, except with a lite
+	// agent.
 	offers bool
-	// soft is what becomes of the sessions of the call when their pod drains.
+	// soft is the result for the sessions of the call when their pod drains.
 	soft result
-	// survives is set if the call goes on after its pod is lost.
+	// survives is set if the call continues after its pod is lost.
 	survives bool
-	// quick rows are measured without -all, only soft.
+	// quick rows are measured without -all, and only soft.
 	quick bool
 }
 
-// result is what becomes of a session of a pod that drains.
+// result is the result for a session of a draining pod.
 type result int
 
 const (
-	// taken: the peer uses the new relay address.
+	// taken: the peer uses the new relayed address.
 	taken result = iota
-	// kept: the peer gets connectivity checks from the new address, and stays at the former one.
+	// kept: the peer gets connectivity checks from the new address, and continues to use the former one.
 	kept
-	// stays: the session does not leave its pod.
+	// stays: the session stays at its pod.
 	stays
 )
 
@@ -91,7 +92,7 @@ var moveRowsAll = []moveRow{
 	{"pion/turn", noICE, true, stays, false, true},
 }
 
-// ends is the result of a call that does not go on.
+// ends is the result for a call that ends.
 const ends = "ends"
 
 func (r moveRow) String() string {
@@ -99,7 +100,7 @@ func (r moveRow) String() string {
 	return fmt.Sprintf("%s %s, peer %s", r.client, verb, r.peer)
 }
 
-// source is what sends the messages of a flow, and sink is what receives them.
+// source sends the messages of a flow, and sink receives them.
 type source interface {
 	sent() int
 	stop()
@@ -117,21 +118,21 @@ type flow struct {
 	sink
 }
 
-// moveCall is a call of a row: the flow to the peer and that to the client, which are the same if messages return. end
-// deletes the allocation.
+// moveCall is the call of a row: the flow to the peer and the flow to the client, which are the same if the peer
+// echoes. end deletes the allocation.
 type moveCall struct {
 	up, down flow
 	end      func()
 }
 
-// pageEnd is an end of a call in the page.
+// pageEnd is one end of a call in the page.
 type pageEnd struct {
 	page *page
 	end  int
 	laps *pageLaps
 }
 
-// pageLaps are the gaps of the last lap that the ends of a page have not asked for.
+// pageLaps are the gaps of the last lap that lap has not returned to both ends yet.
 type pageLaps map[int]time.Duration
 
 func (e pageEnd) sent() int    { sent, _ := e.page.counters(e.end); return sent }
@@ -148,7 +149,7 @@ func (e pageEnd) lap() time.Duration {
 	return gap
 }
 
-// moves is the Gateway of TestMoves. Each call has two pods of its own, of which the first gets its datagrams.
+// moves is the Gateway of TestMoves. Each call has two pods of its own. Its datagrams are sent to the first one.
 type moves struct {
 	*gateway
 	page  *page // nil before the first call of a browser
@@ -156,8 +157,8 @@ type moves struct {
 	pods  []*pod
 }
 
-// TestMoves prints what pairs of ICE agents do when the relayed address of the client changes. soft: its
-// pod drains. A peer that takes the new address and one that does not lose no datagram, and the latter is counted.
+// TestMoves prints how pairs of ICE agents react when the relayed address of the client changes. soft: its
+// pod drains. No datagram is lost, whether the peer accepts the new address or not; peers that do not are counted.
 // hard: its pod is cut off.
 //
 //	make moves ARGS='-rows Janus'
@@ -227,7 +228,7 @@ func (m *moves) measure(r moveRow, hard bool) string {
 	switch {
 	case result == ends:
 		lost, gaps = "–", "–"
-	case hard && r.peer == janus: // a browser takes a jump of more than 50 RTP packets for the start of a new stream
+	case hard && r.peer == janus: // a browser handles a jump of more than 50 RTP packets as the start of a new stream
 		lost = "–"
 	}
 	line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", name, result, lost, gaps, c.gaps(beforeDown, beforeUp))
@@ -260,7 +261,8 @@ func (c *moveCall) arrive(more int, within time.Duration) bool {
 	}) == nil
 }
 
-// lost stops both flows and returns how many messages have not arrived. After a hard move, it does not wait for them.
+// lost stops both flows and returns the number of messages that have not arrived. After a hard move, it does not wait
+// for further messages.
 func (c *moveCall) lost(hard bool) (down, up int) {
 	c.down.stop()
 	c.up.stop()
@@ -270,7 +272,7 @@ func (c *moveCall) lost(hard bool) (down, up int) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	_ = bed.Until(ctx, func(context.Context) error { // the rest is the result
+	_ = bed.Until(ctx, func(context.Context) error { // later messages count as lost
 		down, up = c.down.sent()-c.down.arrived(), c.up.sent()-c.up.arrived()
 		if down+up > 0 {
 			return fmt.Errorf("%d and %d messages are missing", down, up)
@@ -280,7 +282,7 @@ func (c *moveCall) lost(hard bool) (down, up int) {
 	return down, up
 }
 
-// drainPod terminates the first pod, and returns what becomes of the call.
+// drainPod terminates the first pod, and returns the result for the call.
 func (m *moves) drainPod(r moveRow, c *moveCall) string {
 	t, leaving := m.t, m.pods[0]
 	t.Helper()
@@ -313,7 +315,7 @@ func (m *moves) drainPod(r moveRow, c *moveCall) string {
 	if err != nil {
 		t.Errorf("%s: %v", r, err)
 	}
-	if took == 0 { // the answers to both questions came in one round
+	if took == 0 { // both values were read in one round
 		took = time.Since(begun)
 	}
 	if r.soft != taken && err == nil {
@@ -331,7 +333,7 @@ func (m *moves) drainPod(r moveRow, c *moveCall) string {
 	}[r.soft]
 }
 
-// losePod cuts the first pod off, and returns what becomes of the call.
+// losePod cuts off the first pod, and returns the result for the call.
 func (m *moves) losePod(r moveRow, c *moveCall) string {
 	t := m.t
 	t.Helper()
@@ -358,7 +360,7 @@ func (m *moves) sendElsewhere() {
 	must(m.t, m.net.Forget(m.pods[0].addr.Addr()))
 }
 
-// remove kills the pods of a call: one that was lost keeps its sessions.
+// remove kills the pods of a call: a lost pod keeps its sessions.
 func (m *moves) remove() {
 	m.t.Helper()
 	for _, p := range m.pods {
@@ -399,7 +401,7 @@ func (m *moves) client(r moveRow) agent {
 	return m.scriptAgent(m.t, r.client+"_end.py", m.net.Clients, m.net.Client[0], r.offers, true)
 }
 
-// peerOf returns the agent of the peer of a row. A lite agent never controls.
+// peerOf returns the agent of the peer of a row. A lite agent is never controlling.
 func (m *moves) peerOf(r moveRow) agent {
 	switch r.peer {
 	case pionFull:
@@ -437,7 +439,7 @@ func (m *moves) startPage(r moveRow) *moveCall {
 			m.janus = m.startJanus()
 		}
 		m.janus.call(p, r.offers, relays)
-		// Janus returns the packets of the client, or sends a stream. The page counts those that are lost.
+		// Janus returns the packets of the client, or sends a stream. The page counts the lost packets.
 		return &moveCall{up: flow{client, client}, down: flow{client, client}, end: p.end}
 	}
 	channel := p.callAgent(m.peerOf(r), r.offers, relays)

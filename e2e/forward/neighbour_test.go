@@ -15,8 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// neighbours are what one client with a session can do at three pods. pods[0] has the session. step is called at a rate
-// and sends one datagram with the address of the client.
+// neighbours are what one client with a session can do at three pods. pods[0] has the session. step is called at a
+// rate, and sends one datagram from the address of the client.
 var neighbours = []struct {
 	sentence string
 	rate     int // datagrams a second
@@ -38,8 +38,8 @@ var neighbours = []struct {
 		}},
 }
 
-// K-17: TestNoisyClientOfThreePods: the calls of others lose no more than one percent more than without a client that
-// uses several pods, whichever pod has them and whether another pod forwards them, and new calls succeed at each pod.
+// K-17: TestNoisyClientOfThreePods: while a client uses several pods, the calls of others lose at most one percent more
+// than without it, at any pod, and whether another pod forwards their datagrams or not. New calls succeed at each pod.
 func TestNoisyClientOfThreePods(t *testing.T) {
 	g := newGateway(t)
 	pods := g.add(3)
@@ -68,7 +68,7 @@ func TestNoisyClientOfThreePods(t *testing.T) {
 			s := c.Stats()
 			sent, lost = sent+s.Sent, lost+(s.Sent-s.Received)
 		}
-		return 100 * float64(max(lost-len(others), 0)) / float64(sent) // the last datagram of each call may be on its way
+		return 100 * float64(max(lost-len(others), 0)) / float64(sent) // one datagram of each call may be in flight
 	}
 	raw := netns.NewRawSocket(t)
 	for _, n := range neighbours {
@@ -105,9 +105,9 @@ func TestNoisyClientOfThreePods(t *testing.T) {
 	}
 }
 
-// T-03: TestNoSessionThroughAnotherPod: a client of a pod with a route to all pods gets no session in another pod through
-// its relay: not by a permission or a channel for a listener or for the port of forwarded datagrams, nor by an indication
-// after it has a permission for another port of the pod.
+// T-03: TestNoSessionThroughAnotherPod: with a route to all pods, a client of one pod gets no session in another pod
+// through its relay. Permissions and channels for a listener and for the port of forwarded datagrams are refused, and
+// so are indications after a permission for another port of the pod.
 func TestNoSessionThroughAnotherPod(t *testing.T) {
 	g := newGateway(t)
 	pods := g.add(3)

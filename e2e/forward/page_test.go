@@ -36,7 +36,7 @@ type description struct {
 	SDP  string `json:"sdp"`
 }
 
-// order orders a call of the page moves.html, which has the fields.
+// order is a command for a call of the page moves.html. It has the fields of that page.
 type order struct {
 	Number      int             `json:"number"`
 	Peer        string          `json:"peer"`
@@ -44,12 +44,13 @@ type order struct {
 	ICEServers  []bed.ICEServer `json:"iceServers"`
 	Description *description    `json:"description,omitempty"`
 
-	// exchange is called with the description of the page if the peer is not there. Its result answers an offer.
+	// exchange is called with the description of the page if the peer is not in the page. Its result is the answer to
+	// an offer.
 	exchange func(ctx context.Context, own description) (*description, error)
 }
 
-// report is what the page reports about its call: the counters of its ends, that of the relayed client first, and the
-// longest times in ms without a message of the last lap.
+// report is a report of the page about its call: the counters of both ends, that of the relayed client first, and the
+// longest times in ms without a message in the latest lap.
 type report struct {
 	Number   int `json:"number"`
 	Lap      int `json:"lap"`
@@ -62,7 +63,7 @@ type report struct {
 	Problem string    `json:"problem"`
 }
 
-// command answers a report.
+// command is the answer to a report.
 type command struct {
 	Lap  int  `json:"lap"`
 	Stop bool `json:"stop"`
@@ -81,8 +82,8 @@ type page struct {
 	changed chan struct{} // closed and replaced on every report
 }
 
-// openPage opens the page in a browser in the network of the peers: clients do not reach the addresses of pods, and the
-// page also has peers.
+// openPage opens the page in a browser in the network of the peers. The page also contains peers, and clients cannot
+// reach the addresses of pods.
 func (g *gateway) openPage() *page {
 	t := g.t
 	t.Helper()
@@ -165,7 +166,7 @@ func (p *page) call(o order) {
 	p.await("the call is set up", func(r report) bool { return len(r.Counters) > 0 })
 }
 
-// await waits for a report of the call of the latest order.
+// await waits for a report about the call of the latest order.
 func (p *page) await(what string, cond func(report) bool) report {
 	p.t.Helper()
 	timeout := time.After(limit)
@@ -206,7 +207,7 @@ func (p *page) lap() (gaps []time.Duration) {
 	return gaps
 }
 
-// stop makes the ends of the page send nothing more.
+// stop makes both ends of the page stop sending.
 func (p *page) stop() {
 	p.t.Helper()
 	p.tell(func(c *command) { c.Stop = true })
@@ -311,7 +312,7 @@ func (b *browserPeer) open(ctx context.Context, browser parameters) (channel io.
 // dataChannel is a data channel with binary messages.
 type dataChannel struct{ *sctp.Stream }
 
-// Write sends a message. The default type of messages of a stream changes with the first message of the browser.
+// Write sends a message as binary. The first message of the browser would change the default type of the stream.
 func (c dataChannel) Write(b []byte) (int, error) {
 	return c.WriteSCTP(b, sctp.PayloadTypeWebRTCBinary)
 }

@@ -1,5 +1,5 @@
 // Package forward tests UDP calls whose datagrams arrive at another pod than the one with the session. The pods are
-// stunnerd processes in network namespaces. The test takes the place of the operator and of the load balancer.
+// stunnerd processes in network namespaces. The test acts as the operator and as the load balancer.
 //
 //	pods_test.go    the pods, config discovery, and the clients
 //	move_test.go    clients that move to other pods, updates, scale-in, pods that are killed
@@ -71,7 +71,7 @@ type gateway struct {
 	mu       sync.Mutex
 	created  int
 	nextPort uint16                    // of a client
-	checks   *ice.Session              // of the next client; nil means that its peer does not use ICE
+	checks   *ice.Session              // for the next client; nil means that its peer does not use ICE
 	reported map[string]discovery.Peer // pods that report an address for forwarded datagrams, by name
 }
 
@@ -139,7 +139,7 @@ func (g *gateway) serve() {
 	g.url = "http://" + listener.Addr().String()
 }
 
-// announce changes which pods have reported, and tells all pods.
+// announce changes the set of pods that have reported, and sends the list to all pods.
 func (g *gateway) announce(change func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -279,7 +279,7 @@ func cpu(pods ...*pod) (total time.Duration) {
 	return total
 }
 
-// voice is the time between two datagrams of a call.
+// voice is the interval of the datagrams of a call.
 const voice = 20 * time.Millisecond
 
 // client is a call of a client whose datagrams go to a pod.

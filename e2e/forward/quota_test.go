@@ -17,7 +17,7 @@ import (
 
 const quota = 3
 
-// withQuota gives users credentials of their own, and each a quota.
+// withQuota gives each user a credential of its own, and a quota.
 func (g *gateway) withQuota() credential.Authority {
 	g.config.Auth = config.Auth{Type: config.AuthEphemeral, Realm: "media.example.org", Credentials: map[string]credential.Secret{
 		config.KeySecret: "a secret of the applications of media.example.org",
@@ -28,13 +28,13 @@ func (g *gateway) withQuota() credential.Authority {
 	return g.config.Auth.Authority()
 }
 
-// attempts are the calls of one user that were started at once.
+// attempts are the calls of one user that were started at the same time.
 type attempts struct {
 	calls   []*client
 	refused int
 }
 
-// dialAll starts calls of users at each of some pods, all at once.
+// dialAll starts calls of users at each of some pods, all at the same time.
 func (g *gateway) dialAll(users map[string]int, authority credential.Authority, pods ...*pod) map[string]*attempts {
 	g.t.Helper()
 	var mu sync.Mutex
@@ -96,7 +96,7 @@ func (p *pod) nft(command string) {
 }
 
 // T-12: a user with a quota of 3 that sends 30 requests to 3 pods at once gets 3 sessions. While the pods cannot reach
-// each other it gets at most 3 in each. All other users get what they request, both times and afterwards.
+// each other, it gets at most 3 in each pod. All other users get their sessions, in both cases and afterwards.
 func TestQuotaOverPods(t *testing.T) {
 	g := newGateway(t)
 	authority := g.withQuota()

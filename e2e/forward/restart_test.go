@@ -17,9 +17,9 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// TestOwnerRestartsBehindAFront: the process of the owner is killed while another pod forwards the datagrams of its
-// client, and the peer goes on sending. The owner sends nothing to the client by itself: a node would take that for a
-// flow of the pod, and give the client another port when it returns to the owner.
+// TestOwnerRestartsBehindAFront: the process of the owner is killed while another pod forwards the datagrams of
+// its client and the peer continues to send. The owner must not send to the client first: the node would create a
+// conntrack entry, and give the client another port when it returns to the owner.
 func TestOwnerRestartsBehindAFront(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -30,14 +30,14 @@ func TestOwnerRestartsBehindAFront(t *testing.T) {
 	calls := g.dialEach(1, voice, owner)
 	c := calls[0]
 	c.move(front)
-	must(t, c.Renew()) // data alone does not move a client
+	must(t, c.Renew()) // data alone moves no client
 	owner.await("the client uses the front", func(context.Context) error {
 		if s := owner.sessions(); len(s) != 1 || s[0].Front == "" {
 			return fmt.Errorf("sessions %+v", s)
 		}
 		return nil
 	})
-	awaitMore(t, calls, 5) // of the datagrams that the owner has sent before
+	awaitMore(t, calls, 5) // answers to datagrams that the owner has sent before
 	byItself := c.balancer.Received(owner.addr)
 	g.sendToRelay(c)
 	owner.crash()
@@ -53,7 +53,7 @@ func TestOwnerRestartsBehindAFront(t *testing.T) {
 	if n := c.balancer.Received(owner.addr) - byItself; n > 0 {
 		t.Errorf("the owner has sent %d datagrams to the client by itself", n)
 	}
-	before := c.Stats().Lost // while the process restarted
+	before := c.Stats().Lost // lost while the process restarted
 	c.move(owner)
 	awaitMore(t, calls, 50)
 	if s := c.End(time.Second); s.Lost != before {

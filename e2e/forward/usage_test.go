@@ -28,8 +28,8 @@ func (c *usageCount) add(d usageCount) {
 	c.Packets += d.Packets
 }
 
-// media returns how many datagrams of a size the count has besides those of another size, and whether it has a whole
-// number of both.
+// media returns the number of datagrams of one size in the count, if all others have another size. It also reports
+// whether both numbers are whole.
 func (c usageCount) media(size, other int) (n int, whole bool) {
 	n = (c.Bytes - other*c.Packets) / (size - other)
 	return n, n > 0 && n < c.Packets && c.Bytes == size*n+other*(c.Packets-n)
@@ -84,9 +84,9 @@ func bill(t *testing.T, file string) (users map[string]*usageOf, parts int) {
 	return users, len(last)
 }
 
-// TestUsageOfARollingUpdate: the usage of 1,000 users is what each of their clients has sent and received,
-// although one of the three pods was killed and has continued its sessions, and then all pods were replaced one after
-// another. The kernel forwards the media of clients whose datagrams arrive at the pod with their session.
+// TestUsageOfARollingUpdate: the usage of 1,000 users equals what each of their clients has sent and received.
+// One of the three pods was killed and has continued its sessions. Then all pods were replaced one after another. The
+// kernel forwards the media of clients whose datagrams arrive at the pod with their session.
 func TestUsageOfARollingUpdate(t *testing.T) {
 	const count, every, size = 1000, 2 * time.Second, 200
 	g := newGateway(t)
@@ -126,7 +126,7 @@ func TestUsageOfARollingUpdate(t *testing.T) {
 		return nil
 	})
 
-	// What a killed process has not counted is what it forwards at that instant: nothing.
+	// Only packets at the instant of the kill are not counted, and there are none.
 	for _, c := range calls {
 		must(t, c.Pause(t.Context()))
 	}
@@ -181,8 +181,8 @@ func TestUsageOfARollingUpdate(t *testing.T) {
 	if len(byUser) != count {
 		t.Errorf("%d users, want %d", len(byUser), count)
 	}
-	// What is not media is the checks of the client and the answers of the peer. Each kind has one size, so the media
-	// among them can be told exactly.
+	// Besides media, there are checks of the client and answers of the peer. Each kind has one size, so the number of
+	// media datagrams can be computed exactly.
 	check, answer := len(ice.NewSession(count-1).Check()), 64
 	var total usageCount
 	lossy := 0
@@ -199,7 +199,7 @@ func TestUsageOfARollingUpdate(t *testing.T) {
 		}
 		sent, whole := u.sent.media(size, check)
 		received, wholeToo := u.received.media(size, answer)
-		// A datagram that is lost, which a busy machine does, is relayed or not. All others are counted exactly once.
+		// A datagram that is lost on a busy machine may have been relayed. All others are counted exactly once.
 		if !whole || !wholeToo || sent > s.Sent || sent < s.Received || received > sent || received < s.Received {
 			t.Errorf("%s: %d datagrams sent and %d received; the client has %s", users[i], sent, received, s)
 		}

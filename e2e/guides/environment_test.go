@@ -50,9 +50,9 @@ const (
 	podAddress    = "10.0.0.2"
 )
 
-// environment has the product with the manifests of a guide: operator, dataplane and auth service in the network
-// namespace of the test, clients in another one, and the media server in a third one, which has the address of its pod
-// only.
+// environment has the product with the manifests of a guide. Operator, dataplane and auth service run in the network
+// namespace of the test, clients in another one, and the media server in a third one, which has only the address of its
+// pod.
 type environment struct {
 	*testing.T
 	page         guide.Page
@@ -62,8 +62,8 @@ type environment struct {
 	authURL      string
 }
 
-// newPlace applies the manifests of a page. The test must be isolated (netns.Isolated). Host names of the page that
-// lead to the Gateway are replaced by its address.
+// newPlace applies the manifests of a page. The test must be isolated (netns.Isolated). Host names in the page that
+// stand for the Gateway are replaced by its address.
 func newEnvironment(t *testing.T, page guide.Page) *environment {
 	t.Helper()
 	p := &environment{
@@ -186,7 +186,7 @@ func (p *environment) endpoints() string {
 	return strings.Join(documents, "---\n")
 }
 
-// enforce makes the pod drop what no NetworkPolicy of the page admits. The addresses of the Gateway's pods are
+// enforce makes the pod drop packets that no NetworkPolicy of the page allows. The addresses of the Gateway's pods are
 // publicAddress and podGateway, because the dataplane runs on the host.
 func (p *environment) enforce() {
 	p.Helper()
@@ -273,8 +273,8 @@ func (p *environment) secret(name, key string) string {
 	return ""
 }
 
-// serve runs a web server for clients until the test ends, and returns its URL. The URL is that of a loopback address,
-// because browsers allow more to pages of such an address, as to those over HTTPS.
+// serve runs a web server for clients until the test ends, and returns its URL. It has a loopback address, because
+// browsers allow such pages as much as pages over HTTPS.
 func (p *environment) serve(handlers map[string]http.Handler) string {
 	p.Helper()
 	var listener net.Listener

@@ -19,7 +19,7 @@ import (
 )
 
 // TestGameServer: the client of the guide, which is compiled from the page, reaches a server that has only the address
-// of its pod, with credentials of the auth service. No client reaches the pod without the Gateway.
+// of its pod, with credentials of the auth service. Without the Gateway, no client reaches the pod.
 func TestGameServer(t *testing.T) {
 	if !netns.Isolated(t) {
 		return

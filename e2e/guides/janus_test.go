@@ -53,7 +53,7 @@ func TestJanus(t *testing.T) {
 	p.prints()
 }
 
-// startJanus starts Janus with the ConfigMap and the arguments of the guide, in which only the folder is replaced.
+// startJanus starts Janus with the ConfigMap and the arguments of the guide. Only the folder is replaced.
 func (p *environment) startJanus(api string) {
 	p.Helper()
 	path, err := exec.LookPath("janus")

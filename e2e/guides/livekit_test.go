@@ -28,8 +28,8 @@ import (
 const liveKitPeer = podAddress + ":7882"
 
 // TestLiveKit: two participants in Chromium exchange video through a LiveKit server that has only the address of its
-// pod, with the manifests and the code of the guide: with credentials of LiveKit, over UDP, and over TCP where UDP is
-// blocked, and with credentials of the auth service. The checks of the guide print what it shows.
+// pod, with the manifests and the code of the guide. They use credentials of LiveKit over UDP, the same over TCP while
+// UDP is blocked, and credentials of the auth service. The checks of the guide print the documented output.
 func TestLiveKit(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
@@ -68,8 +68,8 @@ func TestLiveKit(t *testing.T) {
 	})
 }
 
-// startLiveKit starts LiveKit with the configuration of the guide, in which only the host name of the Gateway is
-// replaced. It returns the key and the secret of the API.
+// startLiveKit starts LiveKit with the configuration of the guide. Only the host name of the Gateway is replaced. It
+// returns the key and the secret of the API.
 func (p *environment) startLiveKit() (key, secret string) {
 	p.Helper()
 	text := p.secret("livekit-config", "livekit.yaml")
@@ -92,8 +92,8 @@ func (p *environment) startLiveKit() (key, secret string) {
 	return "", ""
 }
 
-// browse opens a page with the code of a guide in a browser of the clients. Its web server forwards signalling to
-// LiveKit and requests of credentials to the auth service, as an Ingress does.
+// browse opens a page with the code of a guide in a browser of the clients. Like an Ingress, its web server forwards
+// signalling to LiveKit and requests for credentials to the auth service.
 func (p *environment) browse(code, key, secret string) *chromium.Page {
 	p.Helper()
 	imports := regexp.MustCompile(`(?m)^import .*\n`)

@@ -16,8 +16,8 @@ import (
 )
 
 // prints runs the commands of stunnerctl in the guide, which must end with code 0. If the next block of the guide is
-// text, it is output: each of its lines must be the beginning of a line in the output of the commands, whatever its
-// numbers are. icetest lasts a second and accepts gaps and losses, which depend on the speed of the machine.
+// text, it is output: each of its lines must be the beginning of a line in the output of the commands, except for
+// numbers. icetest lasts a second and accepts gaps and losses, which depend on the speed of the machine.
 func (p *environment) prints() {
 	p.Helper()
 	shown := 0
@@ -70,7 +70,7 @@ func (p *environment) stunnerctl(ctx context.Context, args ...string) ([]byte, e
 // echoFile is the file of the objects that icetest deploys in a cluster.
 const echoFile = "icetest.yaml"
 
-// deployEcho makes the objects that icetest deploys in a cluster, and returns the address of the echo peer.
+// deployEcho creates the objects that icetest deploys in a cluster, and returns the address of the echo peer.
 func (p *environment) deployEcho() string {
 	p.Helper()
 	gateway, address := p.gateway(), net.JoinHostPort(publicAddress, strconv.Itoa(bedtest.Port(p)))

@@ -16,7 +16,7 @@ import (
 // maxWords is the limit of a guide in words.
 const maxWords = 1200
 
-// TestGuidesAreShort: a guide is read while a system is set up.
+// TestGuidesAreShort: a guide is at most maxWords long, because it is read while a system is set up.
 func TestGuidesAreShort(t *testing.T) {
 	for _, page := range guide.All(t) {
 		if words := len(strings.Fields(page.Text)); words > maxWords {
@@ -26,7 +26,7 @@ func TestGuidesAreShort(t *testing.T) {
 }
 
 // TestGuidesPassLint: stunnerctl lint finds no error and no warning in the manifests of a guide. The certificate that
-// cert-manager issues is elsewhere.
+// cert-manager issues is not in the manifests.
 func TestGuidesPassLint(t *testing.T) {
 	program := filepath.Join(bedtest.Build(t, bed.Stunnerctl), "stunnerctl")
 	for _, page := range guide.All(t) {
@@ -41,7 +41,7 @@ func TestGuidesPassLint(t *testing.T) {
 	}
 }
 
-// TestGuidesHaveValidCommands: stunnerctl and kubectl accept the flags and arguments of each command, and files that a
+// TestGuidesHaveValidCommands: stunnerctl and kubectl accept the flags and arguments of each command. Files that a
 // command names are on the page.
 func TestGuidesHaveValidCommands(t *testing.T) {
 	stunnerctl := filepath.Join(bedtest.Build(t, bed.Stunnerctl), "stunnerctl")

@@ -50,7 +50,7 @@ type mode struct {
 	call
 	// outcome checks the run against a server.
 	outcome func(t *testing.T, d dataplane, c call)
-	// differs is why the outcome of coturn's own server in Debian differs, or empty if it is the same.
+	// differs is why the outcome with coturn's own server in Debian differs, or empty if it is the same.
 	differs string
 	// coturn is the outcome of coturn's own server if it differs.
 	coturn func(t *testing.T, d dataplane, c call)
@@ -136,8 +136,8 @@ var modes = []mode{
 }
 
 // N-01, N-04, T-A7, T-A11, J-10: coturn's clients call over every transport, with both credential mechanisms and both
-// address families, and lose nothing. Each mode has the same outcome with coturn's own server, unless its row says why
-// not.
+// address families, and lose nothing. Each mode has the same outcome with coturn's own server, unless its row gives the
+// reason.
 func TestCoturn(t *testing.T) {
 	servers := []struct {
 		name string
@@ -321,7 +321,7 @@ func refusal(says string) func(t *testing.T, d dataplane, c call) {
 }
 
 // mayBeRefused is the outcome of a call in which the client chooses at random whether to make a request that must be
-// refused with an error. After the error the client ends, or goes on and loses nothing.
+// refused with an error. After the error, the client ends or continues without losses.
 func mayBeRefused(says string) func(t *testing.T, d dataplane, c call) {
 	return func(t *testing.T, d dataplane, c call) {
 		t.Helper()

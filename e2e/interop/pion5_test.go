@@ -53,7 +53,7 @@ func (m pionMode) relayFamily() int {
 // address and a relay, a peer without a route is refused, messages are echoed by Send indications and in a channel, and
 // its Refresh ends the allocation. coturn's own server has the same results.
 //
-// The client of v5.0 sends REQUESTED-ADDRESS-FAMILY behind MESSAGE-INTEGRITY. coturn reads it there. stunnerd ignores
+// The client of v5.0 sends REQUESTED-ADDRESS-FAMILY after MESSAGE-INTEGRITY. coturn accepts it there. stunnerd ignores
 // it (RFC 8489 §9): the relay has IPv4, and the request is counted.
 func TestPionV5(t *testing.T) {
 	current, before := buildPion(t, "go.mod"), buildPion(t, "before.mod")
@@ -108,7 +108,7 @@ func (m pionMode) calls(t *testing.T, program string, d dataplane, family int) {
 	}
 }
 
-// ignored returns how many attributes behind MESSAGE-INTEGRITY a dataplane has counted.
+// ignored returns the number of attributes after MESSAGE-INTEGRITY that a dataplane has counted.
 func ignored(t *testing.T, d dataplane) int {
 	t.Helper()
 	n, err := bed.Metric(t.Context(), d.Metrics, "stunner_ignored_attributes_total")

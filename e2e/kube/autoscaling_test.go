@@ -17,9 +17,9 @@ import (
 // keda lists the KEDA kinds of the objects that the operator creates.
 var keda = []string{"scaledobjects.keda.sh", "triggerauthentications.keda.sh"}
 
-// The operator works while KEDA is missing, and when its CRDs are installed or removed. The status says what to
-// install, and the operator does not request kinds that do not exist. The test does not run in parallel with others,
-// because the CRDs exist for all of them or for none. It leaves them installed.
+// The operator works while KEDA is missing, and while its CRDs are installed or removed. The status says what to
+// install, and the operator requests no kinds that do not exist. The test does not run in parallel with others, because
+// the CRDs exist for all tests or for none. It leaves them installed.
 func TestAutoscalingWaitsForKEDA(t *testing.T) {
 	without := append([]string{"delete", "crd", "--ignore-not-found"}, keda...)
 	if _, err := control.Kubectl(t.Context(), without...); err != nil { // another test may have installed them
@@ -186,7 +186,7 @@ func TestReplicasAreHandedOver(t *testing.T) {
 	}
 }
 
-// follow watches a field and collects its values. The returned function waits until the field has the last value.
+// follow watches a field and collects its values. The returned function waits until the field has the given value.
 func (s *installation) follow(object, jsonpath string) func(last string) string {
 	s.Helper()
 	out := filepath.Join(s.dir, "followed")

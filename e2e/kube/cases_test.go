@@ -26,8 +26,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// The table of field manifests: manifests in the forms in which users write them for their platforms, with other names.
-// A row is an archive testdata/field/NAME.txtar; its comment says what must come out:
+// The table of field manifests: manifests as users write them for their platforms, with other names. A row is an
+// archive testdata/field/NAME.txtar. Its comment describes the expected outcome:
 //
 //	in/*.yaml                       objects, applied in order; CERTIFICATE and KEY are replaced
 //	then/*.yaml                     objects that are applied after the first outcome
@@ -36,9 +36,9 @@ import (
 //	want/check.txt                  exit codes and output of stunnerctl lint and render, and of operator --watch=false
 const fieldFiles = "testdata/field/*.txtar"
 
-// TestFieldManifestsAtAPIServer compares each row with the API server. The rows run one after the other and beside no
-// other test, because the manifests have usual names, such as Dataplane default, and the operators of several tests have
-// the same controller name.
+// TestFieldManifestsAtAPIServer compares each row with the API server. The rows run one after another, and not beside
+// other tests, because the manifests have usual names, such as Dataplane default, and the operators of several tests
+// have the same controller name.
 func TestFieldManifestsAtAPIServer(t *testing.T) {
 	s := prepare(t, t.TempDir(), nameOf(t))
 	s.must(installKEDA())
@@ -85,8 +85,8 @@ func TestFieldManifestsAtAPIServer(t *testing.T) {
 	}
 }
 
-// undeclared is the field in an error of the API server about a field that the schema has not got. Of several such
-// fields the server names any one.
+// undeclared is the field in an error of the API server about a field that the schema does not have. Of several such
+// fields the server names only one.
 var undeclared = regexp.MustCompile(`\.[\w.]+: field not declared in schema`)
 
 // dataplane returns Dataplane default, which all tests share and a row may replace, or nil.

@@ -32,10 +32,10 @@ import (
 // documentedController is the controller name in the manifests of the documentation.
 const documentedController = "stunner.l7mp.io/gateway-operator"
 
-// TestDocumentedExamplesWorkAtAPIServer applies every manifest of testdata/documented with kubectl. What the operator then
-// writes has the wanted outcome, and equals the output of stunnerctl render. The rows run one after the other and beside no
-// other test, because the manifests have fixed names, Gateways of other tests could use the address of their Node, and the
-// operators of several tests have the same controller name.
+// TestDocumentedExamplesWorkAtAPIServer applies every manifest of testdata/documented with kubectl. The objects of the
+// operator have the expected outcome, and equal the output of stunnerctl render. The rows run one after another, and
+// not beside other tests, because the manifests have fixed names, Gateways of other tests could use the address of
+// their Node, and the operators of several tests have the same controller name.
 func TestDocumentedExamplesWorkAtAPIServer(t *testing.T) {
 	s := prepare(t, t.TempDir(), nameOf(t))
 	s.must(installKEDA())
@@ -213,7 +213,8 @@ type applier interface {
 	address() string
 }
 
-// compare waits until the outcome is the wanted text, and the messages of conditions contain what the row says.
+// compare waits until the outcome equals the expected text, and the messages of conditions contain the texts of the
+// row.
 func (row documented) compare(t *testing.T, a applier, all []*unstructured.Unstructured, want string) {
 	t.Helper()
 	if row.contradicts != "" {

@@ -17,8 +17,8 @@ import (
 )
 
 // TestGuidesWorkAtAPIServer applies the manifests of each guide in docs/guides to the API server with kubectl. Every
-// condition of their Gateways and UDPRoutes that says that something is wrong fails the test. The guides run one after the
-// other and beside no other test, because their manifests have fixed names, and Gateways of other tests could use the
+// condition of their Gateways and UDPRoutes that reports a problem fails the test. The guides run one after another,
+// and not beside other tests, because their manifests have fixed names, and Gateways of other tests could use the
 // address of the node.
 //
 // Objects of cert-manager are left out, because its CRDs are not installed; a Secret takes the place of a Certificate.

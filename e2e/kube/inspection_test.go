@@ -84,7 +84,7 @@ func (s inspected) answered(token string) {
 }
 
 // K-16: the inspection API answers callers according to their own rights. The role view of a namespace shows its
-// Gateways, stunner-session-manager ends sessions, and other callers get the reason of the refusal. The token of the
+// Gateways, and stunner-session-manager ends sessions. Other callers get the reason of the refusal. The token of the
 // caller is used for reviews only, and no Secret is read for a caller.
 func TestInspectionFollowsTheRightsOfTheCaller(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// timeout is that of operations that take about a second on an idle machine.
+// timeout is the timeout of operations that take about a second on an idle machine.
 const timeout = time.Minute
 
 var control *cluster.Cluster
@@ -75,7 +75,7 @@ type installation struct {
 	discovery int
 	health    int
 	scaler    int
-	// ends is an API group whose CRDs, or whose permissions of the operator, the test removes.
+	// ends is an API group. The test removes its CRDs, or the permissions of the operator for them.
 	ends string
 }
 
@@ -85,8 +85,8 @@ var (
 	sharing sync.Once
 )
 
-// newInstallation returns an installation with an operator of its own, which watches its namespace only. The operators of
-// tests side by side would otherwise process the objects of all of them.
+// newInstallation returns an installation with its own operator, which watches only its namespace. Otherwise the
+// operators of parallel tests would process the objects of all of them.
 func newInstallation(t *testing.T, args ...string) *installation {
 	t.Helper()
 	s := prepare(t, t.TempDir(), nameOf(t))
@@ -175,8 +175,8 @@ func (s *installation) user() string { return "system:serviceaccount:" + s.owner
 // account returns the name of the operator's ServiceAccount, of its roles and of their bindings.
 func (s *installation) account() string { return "operator-" + s.owner }
 
-// nothingForbidden returns a function that checks that no request of the operator was forbidden since a time. Of the
-// shared operator it checks the requests in the namespace of the test.
+// nothingForbidden returns a function that checks that no request of the operator was forbidden since a time. For the
+// shared operator, it checks the requests in the namespace of the test.
 func (s *installation) nothingForbidden(begun time.Time) func() {
 	return func() {
 		all, err := control.Audit(begun)
@@ -201,8 +201,8 @@ func (s *installation) nothingForbidden(begun time.Time) func() {
 	}
 }
 
-// may waits until a role of the operator is effective, in a namespace or with an empty name in all. The authorizer gets
-// Roles, ClusterRoles and their bindings through separate watches.
+// may waits until a role of the operator is effective, in a namespace, or in all if the name is empty. The authorizer
+// gets Roles, ClusterRoles and their bindings through separate watches.
 func (s *installation) may(verb, resource, namespace string) {
 	s.Helper()
 	s.await(func(ctx context.Context) error {
@@ -283,7 +283,7 @@ func (s *installation) run(more ...string) {
 	s.must(err)
 }
 
-// stop stops the operator, as Kubernetes stops a pod. How long it may take is a matter of TestOperatorWaitsForCRDs.
+// stop stops the operator as Kubernetes stops a pod. TestOperatorWaitsForCRDs tests how long this may take.
 func (s *installation) stop() {
 	s.Helper()
 	s.must(s.process.Signal(syscall.SIGTERM))
@@ -475,7 +475,7 @@ func (s *installation) setStatus(object, status string) {
 	s.patch(object, types.MergePatchType, `{"status":`+status+`}`, "status")
 }
 
-// label sets a label of an object, and removes it if the value is empty. Those of a Gateway are copied to its objects.
+// label sets a label of an object, or removes it if the value is empty. Labels of a Gateway are copied to its objects.
 func (s *installation) label(object, key, value string) {
 	s.Helper()
 	s.set(object, metadata("labels", key, value))

@@ -18,8 +18,8 @@ import (
 // name.
 const writesOfOne = 10
 
-// K-05: of two installations with one controller name, the younger one is paused, and says so. It continues when the
-// older one is gone, and is paused again when that one returns.
+// K-05: of two installations with one controller name, the younger one is paused and reports this. It continues when
+// the older one is gone, and is paused again when the older one returns.
 func TestOneOfTwoInstallationsIsPaused(t *testing.T) {
 	t.Parallel()
 	first := prepare(t, t.TempDir(), nameOf(t))
@@ -40,7 +40,7 @@ func TestOneOfTwoInstallationsIsPaused(t *testing.T) {
 		first.must(err)
 		return at
 	}
-	if created(younger) < created(older) { // within one second, the name decides
+	if created(younger) < created(older) { // created within the same second, so the name decides
 		older, younger = younger, older
 	}
 	t.Logf("the older installation is %s of %s, the younger %s of %s", older.owner, created(older), younger.owner,

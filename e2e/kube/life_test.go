@@ -52,7 +52,7 @@ func (d *dataplane) next() discovery.Event {
 	}
 }
 
-// until waits for a config that satisfies holds, and returns all configs up to that one.
+// until waits for a config that satisfies holds. It returns all configs up to that one.
 func (d *dataplane) until(holds func(config.Config) bool) (seen []config.Config) {
 	d.Helper()
 	for {
@@ -180,7 +180,7 @@ spec:
 			n.Errorf("without %s: objects %s, were %s", c.lost, after, before)
 		}
 	}
-	// The next event at the dataplane must be this change, and none from before.
+	// The next event at the dataplane must be this change, and no earlier one.
 	n.apply(udpRoute("media", "{name: lobby}", "{name: rooms, port: 7001}"))
 	for _, d := range devices {
 		if e := d.next(); e.Deleted || len(e.Config.Clusters) != 1 ||
@@ -190,8 +190,8 @@ spec:
 	}
 }
 
-// the config of a deleted Gateway is withdrawn explicitly. A Gateway that is re-created at once owns all objects
-// and uses nothing of its predecessor.
+// the config of a deleted Gateway is withdrawn explicitly. A Gateway that is re-created at once owns all objects,
+// and uses none of the deleted Gateway.
 func TestRecreatedGatewayUsesNothingOfItsPredecessor(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)

@@ -38,7 +38,7 @@ var update = flag.Bool("update", false, "rewrite the want/ files of testdata/man
 //	want/services.yaml, want/workload.yaml, want/configmap.yaml
 //	                    generated objects without fields that the API server sets
 //
-// An example has only the want/ files that it is about. It does not run in parallel with other tests, because its nodes
+// An example has only the want/ files for its subject. It does not run in parallel with other tests, because its nodes
 // have addresses that every Gateway could use.
 func TestManifests(t *testing.T) {
 	common := newTenant(t)

@@ -26,10 +26,10 @@ import (
 type mistake struct {
 	name string
 	make func(*faulty)
-	// seen waits until the operator has processed the mistake. Nil means that the status of the Gateway promises that
-	// what was published stays in force.
+	// seen waits until the operator has processed the mistake. Nil means that the status of the Gateway says that the
+	// published config stays in force.
 	seen func(*faulty)
-	// takes means that the mistake takes the media server away, as it is written, and nothing else.
+	// takes means that the written mistake itself removes the media server, and nothing else.
 	takes bool
 }
 
@@ -90,7 +90,7 @@ func routeFails(condition string) func(*faulty) {
 	return func(p *faulty) { p.sees("udproute.stunner.l7mp.io/media", path, "False") }
 }
 
-// listenerHeld returns a function that waits until the status promises that a listener stays as it was published.
+// listenerHeld returns a function that waits until the status says that a listener keeps its published config.
 func listenerHeld(name string) func(*faulty) {
 	return func(p *faulty) {
 		p.await(func(ctx context.Context) error {
@@ -104,7 +104,7 @@ func listenerHeld(name string) func(*faulty) {
 	}
 }
 
-// promises waits until the status of the Gateway promises that what was published stays in force.
+// promises waits until the status of the Gateway says that the published config stays in force.
 func (p *faulty) promises(when string) {
 	p.await(func(ctx context.Context) error {
 		got, err := control.Field(ctx, p.name, "gateway/door", `.status.conditions[?(@.type=="Programmed")].message`)
@@ -119,8 +119,8 @@ func (p *faulty) promises(when string) {
 type faulty struct {
 	*installation
 	mistake mistake
-	// given are the credentials that the auth service gave before the mistake, made the generated objects, and config
-	// the revision and the endpoints.
+	// given are the credentials that the auth service returned before the mistake, made the generated objects, and
+	// config the revision and the endpoints.
 	given, made, config string
 }
 
@@ -184,9 +184,9 @@ stringData: {tls.crt: %q, tls.key: %q}
 `, chain, private)
 }
 
-// R-10, L-3: each mistake takes nothing away, whether operator and auth service run on, or either or both of them are
-// restarted: no config is withdrawn or changed, no object is deleted or changed, and the auth service gives the
-// credentials that it gave before.
+// R-10, L-3: a mistake removes nothing, whether operator and auth service continue to run, or one or both of them are
+// restarted: no config is withdrawn or changed, no object is deleted or changed, and the auth service returns the same
+// credentials as before.
 func TestMistakesDeleteNothingAcrossRestarts(t *testing.T) {
 	t.Parallel()
 	g := guarded{prepare(t, t.TempDir(), nameOf(t)), t.TempDir()}
@@ -270,8 +270,8 @@ func TestMistakesDeleteNothingAcrossRestarts(t *testing.T) {
 	check("both restarted")
 }
 
-// settles reads the published config, and returns nil if it is complete and the standby Secret has it. The config may
-// change for as long as the objects of the Gateway are written.
+// settles reads the published config. It returns nil if the config is complete and the standby Secret has it. The
+// config may change while the objects of the Gateway are written.
 func (p *faulty) settles(ctx context.Context, g guarded, token string) (err error) {
 	p.Helper()
 	if p.config, err = p.state(g, token); err == nil && !strings.Contains(p.config, "3 listeners, 198.51.100.21") {
@@ -280,7 +280,7 @@ func (p *faulty) settles(ctx context.Context, g guarded, token string) (err erro
 	return errors.Join(err, g.standbyWritten([]*faulty{p})(ctx))
 }
 
-// standbyWritten returns a condition: the standby Secrets have the published endpoints, which are written late.
+// standbyWritten returns a condition: the standby Secrets have the published endpoints, which are written with a delay.
 func (g guarded) standbyWritten(places []*faulty) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, p := range places {

@@ -68,7 +68,7 @@ func TestEndpointChangeTranslatesItsGatewayOnly(t *testing.T) {
 	}
 }
 
-// R-07: an operator that starts while a certificate is missing publishes the listener as it was before, from the standby
+// R-07: an operator that starts while a certificate is missing publishes the listener unchanged, from the standby
 // Secret. The objects stay.
 func TestRestartKeepsListenersWithoutACertificate(t *testing.T) {
 	t.Parallel()
@@ -83,7 +83,7 @@ func TestRestartKeepsListenersWithoutACertificate(t *testing.T) {
 	s.await(three)
 	shown := func() string { return s.get("configmap/front-door", `.data.stunnerd\.conf`) }
 	s.await(func(context.Context) error {
-		// The address of a listener at the Service follows when the Service has the port.
+		// When the Service has the port, the listener gets its address at the Service.
 		if n := strings.Count(shown(), "service_addresses"); n != 3 {
 			return fmt.Errorf("the ConfigMap has addresses of %d listeners, want 3", n)
 		}

@@ -29,8 +29,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// The table of places: what clients of a Gateway are told, depending on where its pods are reached. A row is an archive
-// testdata/places/NAME.txtar; its comment describes the place. A new place is a new archive:
+// The table of places: the URLs that clients of a Gateway get, depending on where they reach its pods. A row is an
+// archive testdata/places/NAME.txtar; its comment describes the place. A new place is a new archive:
 //
 //	config.yaml, dataplane.yaml  fields of spec of the GatewayConfig and of the Dataplane; may be missing
 //	gateway.yaml                 the Gateway, named door. NAMESPACE is replaced; it is also the name of the GatewayClass
@@ -40,8 +40,8 @@ import (
 //	want/folder.txt              the same with a folder. A URL at an address of the host is marked as "reached" after a
 //	                             client has called a media server through it
 //
-// A row without one of the want/ files does not exist there. With the API server no pods run in this suite: clients
-// call at the told addresses of these places in e2e/shapes, behaviour ToldAddressesAreReachable.
+// A row without one of the want/ files does not exist there. With the API server no pods run in this suite. Calls to
+// the addresses of these places are made in e2e/shapes, behaviour ToldAddressesAreReachable.
 const placeFiles = "testdata/places/*.txtar"
 
 // placeSetting contains the other objects of a row: all except the Gateway.
@@ -95,8 +95,8 @@ endpoints: [{addresses: ["2001:db8::200"]}]
 // placeEchoes are the addresses of the media server of a row.
 var placeEchoes = []netip.Addr{netip.MustParseAddr("198.51.100.200"), netip.MustParseAddr("2001:db8::200")}
 
-// TestPlacesAtAPIServer compares each row with the API server. The rows run one after the other and not beside other
-// tests, because a Gateway could use the Nodes of another one.
+// TestPlacesAtAPIServer compares each row with the API server. The rows run one after another, and not beside other
+// tests, because a Gateway could use the Nodes of another row.
 func TestPlacesAtAPIServer(t *testing.T) {
 	common := newTenant(t)
 	auth := startAuth(t, common.discovery, func(start func()) { start() })
@@ -123,7 +123,7 @@ func TestPlacesAtAPIServer(t *testing.T) {
 	}
 }
 
-// silentServer is a server that gives load balancers no address.
+// silentServer is a server that assigns no addresses to load balancers.
 type silentServer struct{ server }
 
 func (s silentServer) made(ctx context.Context, gateway *unstructured.Unstructured) ([]client.Object, error) {
@@ -292,8 +292,8 @@ func (r placeRow) setting(t *testing.T) string {
 	return strings.Join(documents, "---\n")
 }
 
-// compare waits until the outcome is the wanted one. With -update it waits until the outcome stays, and rewrites the
-// file.
+// compare waits until the outcome equals the expected one. With -update it waits until the outcome does not change any
+// more, and rewrites the file.
 func (r placeRow) compare(t *testing.T, part, namespace string, outcome func(context.Context) (string, error)) {
 	t.Helper()
 	look := func(ctx context.Context) (string, error) {
@@ -335,8 +335,8 @@ func (r placeRow) compare(t *testing.T, part, namespace string, outcome func(con
 	}
 }
 
-// placeOutcome formats what concerns the place of a Gateway: its status, the endpoints in its config, the URLs of the
-// auth service, and its Services.
+// placeOutcome formats everything that depends on the place of a Gateway: its status, the endpoints in its config, the
+// URLs of the auth service, and its Services.
 func placeOutcome(
 	ctx context.Context, a applier, gateway *unstructured.Unstructured,
 	urls func(context.Context, *unstructured.Unstructured) ([]string, error),

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Parts of the messages with which the policies refuse a field.
+// Parts of the messages with which policies refuse a field.
 var refusals = map[string]string{
 	"account":      "serviceAccountName admin of dataplane pods is not allowed",
 	"baseline":     "are those of the Pod Security Standard baseline",
@@ -274,8 +274,8 @@ func addFields(paths map[string]bool, path string, of reflect.Type) {
 }
 
 // K-05: with the token of the operator, an attacker cannot set a field of a pod template or of a Service that gives the
-// pods rights on their node, or leads the traffic of others to them. A field that a new version of Kubernetes adds
-// needs a line in dangers.
+// pods rights on their node, or that directs the traffic of others to them. A field that a new version of Kubernetes
+// adds needs a line in dangers.
 func TestRightsOfAStolenTokenField(t *testing.T) {
 	t.Parallel()
 	paths := map[string]bool{}

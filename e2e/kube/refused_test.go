@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// In mode strict, a dataplane pod that connects without TLS or without a token gets no config, as one with an image of
-// the existing system. The Gateway is not Programmed then, and names the Dataplane, the pod and the remedy. A pod that
-// uses its token causes no such message.
+// In mode strict, a dataplane pod that connects without TLS or without a token gets no config, for example a pod with
+// an image of the existing system. Then the Gateway is not Programmed, and its message names the Dataplane, the pod and
+// the remedy. A pod that uses its token causes no such message.
 func TestRefusedDataplaneIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"http", "https"} {

@@ -55,9 +55,9 @@ func kinds(group, version string, names ...string) (all []schema.GroupVersionKin
 	return all
 }
 
-// equalsRendered waits until what the operator has written equals what stunnerctl render makes of the same objects: the
-// generated objects, the configs of Gateways, and the statuses. Without Dataplane default nothing is compared: stunnerctl
-// render takes that of the chart for it.
+// equalsRendered waits until the results of the operator equal those of stunnerctl render for the same objects: the
+// generated objects, the configs of Gateways, and the statuses. Without Dataplane default nothing is compared, because
+// stunnerctl render then uses the Dataplane of the chart.
 func (s server) equalsRendered(program string) {
 	s.Helper()
 	if s.dataplane() == nil {
@@ -86,7 +86,7 @@ func (s server) equalsRendered(program string) {
 	})
 }
 
-// all returns the objects of a kind that are about the documentation: other tests run side by side.
+// all returns the objects of a kind that belong to the documentation, because other tests run in parallel.
 func (s server) all(ctx context.Context, kind schema.GroupVersionKind) (all []*unstructured.Unstructured, err error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind)
@@ -302,7 +302,7 @@ func (r *renderer) run(t *testing.T) {
 	exit := (*exec.ExitError)(nil)
 	if err := cmd.Run(); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		t.Fatalf("render: %v\n%s", err, errs.String())
-	} // code 1 means that something would not be in force, which the statuses show
+	} // with code 1, something would not be in force, which the statuses show
 }
 
 func (r *renderer) config(_ context.Context, gateway *unstructured.Unstructured) (c config.Config, err error) {

@@ -120,8 +120,8 @@ func (s *revoker) revoked(users ...string) time.Duration {
 	return time.Since(begun)
 }
 
-// Revocations of the auth service are objects, with the rights of the chart, that kubectl shows and deletes. Those of
-// kubectl act in the same way. Restarts of the operator and of the auth service keep them.
+// Revocations of the auth service are objects with the rights of the chart. kubectl shows and deletes them. Revocations
+// that kubectl creates have the same effect. They remain after restarts of the operator and of the auth service.
 func TestRevocations(t *testing.T) {
 	t.Parallel()
 	s := newRevoker(t)
@@ -190,7 +190,8 @@ func TestRevocations(t *testing.T) {
 	}
 }
 
-// A namespace that is full of Revocations keeps the oldest, its Gateway is served, and another namespace is not affected.
+// In a namespace that is full of Revocations, the oldest ones stay in force and its Gateway is served. Another
+// namespace is not affected.
 func TestRevocationFloodOfATenant(t *testing.T) {
 	t.Parallel()
 	s := newShared(t)

@@ -183,8 +183,9 @@ func (n *tenant) admits(t corev1.PodTemplateSpec) error {
 	return n.Create(n.Context(), pod, client.DryRunAll)
 }
 
-// A namespace whose Pod Security level forbids the capabilities of in-kernel forwarding gets pods without them, and the
-// Gateway names the label. After a change of the label the pods have the capabilities, and the API server admits them.
+// In a namespace whose Pod Security level forbids the capabilities of in-kernel forwarding, pods have no such
+// capabilities, and the Gateway names the label. After a change of the label the pods have the capabilities, and the
+// API server admits them.
 func TestOffloadFollowsPodSecurity(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)

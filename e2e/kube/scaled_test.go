@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The number of pods that an autoscaler has set through the scale subresource stays, also when the operator writes the
-// Deployment and after its restart, although the Dataplane has a number: nothing reverts the other. The Gateway says
-// so. A number that is changed in the Dataplane afterwards takes effect once.
+// If an autoscaler sets the number of pods through the scale subresource, this number stays, also when the operator
+// writes the Deployment or restarts, and although the Dataplane has a number: neither reverts the other. A condition of
+// the Gateway reports this. A later change of the number in the Dataplane takes effect once.
 func TestReplicasOfAnAutoscalerStay(t *testing.T) {
 	t.Parallel()
 	s := newInstallation(t)
@@ -26,7 +26,7 @@ func TestReplicasOfAnAutoscalerStay(t *testing.T) {
 
 	scale(5)
 	s.says("gateway/front-door", "Accepted", note)
-	scale(2) // the number of the Dataplane, which the autoscaler has reached by itself
+	scale(2) // the number of the Dataplane, which the autoscaler has set by itself
 	scale(6)
 	s.stop()
 	s.start()

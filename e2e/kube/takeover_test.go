@@ -73,8 +73,9 @@ func newFormer(t *testing.T) *installation {
 	return s
 }
 
-// The operator takes over the objects of the existing system's operator: what that set and the Gateway does not say is
-// removed, what users and Kubernetes set stays. The pods are replaced once, after the Gateway permits it.
+// The operator takes over the objects of the existing system's operator. It removes fields that the former operator has
+// set and that the Gateway does not require, and keeps fields of users and of Kubernetes. The pods are replaced once,
+// after the Gateway permits it.
 func TestObjectsOfTheFormerOperatorAreTakenOver(t *testing.T) {
 	t.Parallel()
 	s := newFormer(t)
@@ -131,7 +132,7 @@ func TestObjectsOfTheFormerOperatorAreTakenOver(t *testing.T) {
 	}
 	s.sees("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].reason`, "AddressNotAssigned")
 
-	// The former operator writes the Deployment again after a roll back, and is replaced once more.
+	// After a rollback, the former operator writes the Deployment again, and is replaced once more.
 	s.stop()
 	s.annotate("gateway/front-door", "stunner.l7mp.io/take-over", "")
 	deployment, _, _ := strings.Cut(s.former(), "\n---\n")

@@ -27,7 +27,7 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// tenant is a namespace whose Gateways have the class of an installation, with another client of the API server.
+// tenant is a namespace whose Gateways have the class of an installation. It may use another client of the API server.
 type tenant struct {
 	*installation
 	client.Client
@@ -65,7 +65,7 @@ func (n *tenant) in(namespace string) *tenant {
 	return &other
 }
 
-// namespace creates the namespace of the tenant, or a namespace beside it, and returns the tenant in it.
+// namespace creates the namespace of the tenant, or another namespace, and returns the tenant in it.
 func (n *tenant) namespace(suffix string) *tenant {
 	n.Helper()
 	other := n.in(n.name + suffix)

@@ -22,10 +22,10 @@ import (
 // Durations of the attack.
 const (
 	controlFor = 2 * time.Second
-	burst      = time.Second // of copies, after which the operator is looked at
+	burst      = time.Second // the duration of repeated copies, after which the operator is checked
 )
 
-// Others make this number of changes after the last object before they are judged.
+// Others make this number of changes after the last object before the result is judged.
 const changesAfter = 3
 
 // senders is the number of requests for objects at a time. Each needs a core of the API server.
@@ -43,14 +43,14 @@ func newSchemas(config *rest.Config) (*schemas, error) {
 	return &schemas{paths: paths, loaded: map[string]map[string]*node{}}, err
 }
 
-// result is what an attempt has shown.
+// result is the result of an attempt.
 type result struct {
 	of []*candidate
 	sample
-	copies int // of all objects together
-	kept   int // bytes of the heap that are live after it
+	copies int // the number of all objects
+	kept   int // live bytes of the heap after the attempt
 	ended  bool
-	exit   error // why it has ended
+	exit   error // why the operator has ended
 	// restart is the error of a start with all objects, and started how long the start took.
 	restart error
 	started time.Duration
@@ -139,8 +139,8 @@ func (s *suite) judge(r *result) {
 	s.Log(mark + r.String())
 }
 
-// control measures the others while objects that the operator does not read are written, as large and as fast as those
-// of the attack.
+// control measures the others while objects that the operator does not read are written, with the size and the rate of
+// the attack.
 func (s *suite) control() {
 	s.Helper()
 	object := map[string]any{
@@ -156,9 +156,9 @@ func (s *suite) control() {
 	s.judge(r)
 }
 
-// attempt creates the objects of candidates once, and then copies of them in turn for a time, or until the operator
-// keeps too much of them. It measures others until they have made some changes more, starts the operator while the
-// objects exist, and deletes them. An operator that has ended is started again.
+// attempt creates the objects of candidates once, and then copies of them in turn until the burst is over or the
+// operator holds too much memory for them. It measures others until they have made some more changes, starts the
+// operator while the objects exist, and deletes them. If the operator has ended, it is started again.
 func (s *suite) attempt(of []*candidate, duration time.Duration) *result {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience+duration+time.Duration(len(of))*slowestFirst)
@@ -199,8 +199,8 @@ func (s *suite) attempt(of []*candidate, duration time.Duration) *result {
 	return r
 }
 
-// rest waits until the operator has finished with the objects of the attempt before: a change of others takes as long
-// as usual. It discards what others have observed.
+// rest waits until the operator has handled the objects of the previous attempt: until a change of others takes as long
+// as usual. It discards the measurements of others.
 func (s *suite) rest(ctx context.Context) {
 	for fast := false; !fast && ctx.Err() == nil && !s.hasEnded(); {
 		s.take()
@@ -225,7 +225,7 @@ func (s *suite) live() int {
 	defer cancel()
 	next, err := bed.Metric(ctx, "http://"+s.health+"/metrics", "go_memstats_next_gc_bytes")
 	if err != nil {
-		return 0 // it is stuck or has ended, which the measurement shows
+		return 0 // it is stuck or has ended, as the measurement shows
 	}
 	return int(next / 2) // GOGC is 100
 }
@@ -262,8 +262,8 @@ func (s *suite) createUsed(by []*candidate) error {
 	return nil
 }
 
-// firstOfAll creates the objects of candidates, each with its own number. It returns the requests for each; none for an
-// object that the API server does not create in time.
+// firstOfAll creates the objects of candidates, each with its own number. It returns the requests for each, or none for
+// an object that the API server does not create in time.
 func (s *suite) firstOfAll(ctx context.Context, of []*candidate) [][]body {
 	requests := make([][]body, len(of))
 	var group errgroup.Group
@@ -287,15 +287,15 @@ func (s *suite) firstOfAll(ctx context.Context, of []*candidate) [][]body {
 	return requests
 }
 
-// slowestFirst is how long the API server may take to create an object. A flood of slower ones would load the API
-// server rather than the operator. Objects that take longer are made smaller, to an eighth at the least.
+// slowestFirst is how long the API server may take to create an object. A flood of slower objects would load the API
+// server rather than the operator. Objects that take longer are made smaller, at least an eighth of the size.
 const (
 	slowestFirst = 2 * time.Second
 	halvings     = 3
 )
 
-// first creates a copy of the object of a candidate and those that it needs. An object that is too large for etcd, or
-// for slowestFirst, is made smaller.
+// first creates a copy of the object of a candidate and the objects that it needs. An object that is too large for
+// etcd, or that exceeds slowestFirst, is made smaller.
 func (s *suite) first(ctx context.Context, c *candidate, copied int) (bodies []body, err error) {
 	with, err := s.decoder.read(c.row.with, name)
 	if err != nil {
@@ -322,13 +322,13 @@ func (s *suite) first(ctx context.Context, c *candidate, copied int) (bodies []b
 		c.bytes = 0
 		for _, b := range own {
 			if c.bytes += len(b.json); b.method == http.MethodPost && created {
-				continue // only the status was too large
+				continue // only the status is too large
 			}
 			b = b.copyOf(copied)
 			var r *refusal
 			err = s.send(ctx, b.method, b.path+query, b.json)
 			if errors.As(err, &r) && r.code == http.StatusConflict && late > 0 {
-				err = nil // the API server has created it after all
+				err = nil // the API server has created the object after its timeout
 			}
 			if err != nil {
 				break
@@ -364,7 +364,7 @@ func (s *suite) repeat(ctx context.Context, requests [][]body, from int) int {
 			for ctx.Err() == nil {
 				i := int(next.Add(1) - 1)
 				for _, b := range requests[i%len(requests)] {
-					// A copy that is not complete when the burst ends is completed: copies have consecutive numbers.
+					// When the burst is over, the last copy is completed, because copies have consecutive numbers.
 					b := b.copyOf(i)
 					if err := s.send(context.WithoutCancel(ctx), b.method, b.path, b.json); err != nil {
 						s.note(func(*sample) { s.Logf("copy %d: %v", i, err) })

@@ -9,9 +9,9 @@ import (
 // sideBySide is the number of lanes in one flood.
 const sideBySide = 5
 
-// floodAll creates all objects once, and then as many copies of all of them as fit into -for, a few rows at a time.
-// Others are judged by what they observe during a control before each flood, and after one that seems to slow them
-// down: the machine may have become slower.
+// floodAll creates all objects once, and then, a few rows at a time, as many copies of all of them as fit into -for.
+// Others are measured in a control before each flood, and again after a flood that seems to slow them down, because the
+// machine may have become slower.
 func (s *suite) floodAll(all []*candidate) {
 	s.Helper()
 	floods := floodsOf(all)
@@ -30,7 +30,7 @@ func (s *suite) floodAll(all []*candidate) {
 		strings.Join(s.report, "\n"))
 }
 
-// lane are the objects of a row that are repeated together: those that refer to base objects, or those that refer to
+// lane has the objects of a row that are repeated together: those that refer to base objects, or those that refer to
 // one large object of each row that they use.
 type lane struct {
 	objects []*candidate
@@ -83,7 +83,7 @@ func lanesOf(all []*candidate, r row) (lanes []*lane) {
 	if len(plain.objects) > 0 {
 		lanes = append(lanes, plain)
 	}
-	// Objects that refer to large ones of different rows are in one lane.
+	// Objects that refer to large objects of different rows are in one lane.
 	var joined []*lane
 	for _, name := range slices.Sorted(maps.Keys(large)) {
 		for i, l := range large[name] {

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// Each object is in one flood, and the objects of a flood do not need different objects of one name.
+// Each object is in one flood. The objects of a flood do not need different objects with the same name.
 func TestFloodsHaveAllObjects(t *testing.T) {
 	var all []*candidate
 	of := map[string][]*candidate{}

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// growth makes a value of any size. For a field, the API server accepts the values of some growths only.
+// growth makes a value of any size. For each field, the API server accepts only some growths.
 type growth struct {
 	name string
 	// words are the strings in values that are made from the schema.
@@ -89,7 +89,7 @@ func elementsOf(n *node, _ any, w words, size int) any {
 }
 
 // copies returns a list of copies of the first element in the base object. Strings and numbers of fields that must
-// differ are those of their number.
+// differ depend on the number of the copy.
 func copies(differs func(value any, i int, field string) bool) func(*node, any, words, int) any {
 	return func(_ *node, base any, _ words, size int) any {
 		old, _ := base.([]any)

@@ -1,11 +1,11 @@
-// Package largest tests that no tenant can take the operator's memory or time with an object, however large the API
-// server lets it be.
+// Package largest tests that no object of a tenant exhausts the operator's memory or time, even with the largest size
+// that the API server accepts.
 //
 // The objects are generated. For every list, map and string in the schema of every kind that the operator reads, the
 // test finds the largest object that the API server admits, with requests that are not stored. It then creates each of
 // these objects, and as many copies as fit into a minute, while three other tenants change their endpoints and create
-// Gateways. Objects of a few kinds are in one such flood. Fields that multiply are those of all elements of a list that
-// has its largest size, and objects that refer to another one of the largest size.
+// Gateways. Objects of a few kinds are in one such flood. Sizes multiply if all elements of a list of the largest size
+// have large fields, and if an object refers to another one of the largest size.
 //
 //	schema_test.go  the fields of a kind, from OpenAPI
 //	grow_test.go    values of any size
@@ -15,9 +15,9 @@
 //	flood_test.go   which objects are created together
 //	attack_test.go  the objects, once and repeated
 //
-// To find the sizes takes a quarter of an hour, so that they are in testdata/sizes.tsv; -sizes finds those that are not
-// there, and the report names fields without a size. If a flood of several kinds fails, -rows and -only select those that
-// are to blame:
+// Finding the sizes takes a quarter of an hour, so they are stored in testdata/sizes.tsv. -sizes finds the missing
+// ones, and the report names fields without a size. If a flood of several kinds fails, -rows and -only select single
+// ones:
 //
 //	go test -v -count=1 -timeout=1h ./e2e/largest -rows 'Revocation|Gateway' -only 'metadata.finalizers' -for 30s
 package largest
@@ -54,12 +54,12 @@ const everyRow = ".*"
 // memory is the memory limit of the operator in bytes, as in the chart. The kernel kills an operator that exceeds it.
 const memory = 512 << 20
 
-// Limits for others while the objects of the attacker exist. On a machine that is slow by itself, a multiple of the
-// time under the same load of the API server is allowed.
+// Limits for others while the objects of the attacker exist. On a slow machine, the limit is a multiple of the time in
+// the control phase.
 const (
-	slowestChange = 100 * time.Millisecond // until config discovery has a changed endpoint, 99 % of the changes
+	slowestChange = 100 * time.Millisecond // until config discovery has a changed endpoint, for 99 % of the changes
 	slowestBirth  = time.Second            // from when the API server has another new Service until that of a Gateway
-	slower        = 3                      // than in the control phase
+	slower        = 3                      // times the control phase
 )
 
 // restartWithin is the limit of a start with all objects of the attacker, until others are served again.

@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
 
-// The other tenants have the namespaces good-N. New Gateways are those of the namespace young.
+// The other tenants have the namespaces good-N. New Gateways are in the namespace young.
 const (
 	tenants = 3
 	home    = "stunner-system" // of the operator
@@ -34,7 +34,7 @@ const (
 	ripe      = time.Second      // the timeout of a readiness probe in the chart
 )
 
-// world is what the other tenants and the administrator have written.
+// world are the objects that the other tenants and the administrator have written.
 const world = `{apiVersion: v1, kind: Namespace, metadata: {name: attacker}}
 ---
 {apiVersion: v1, kind: Namespace, metadata: {name: young}}
@@ -86,10 +86,10 @@ type others struct {
 	one  chan struct{}       // closed and replaced after each change
 }
 
-// sample is what others have observed in a period.
+// sample has the measurements of others in a period.
 type sample struct {
 	changes, births []time.Duration
-	writes          []time.Duration // of Services of the test, from the same events as births
+	writes          []time.Duration // the times of Services of the test, from the same events as births
 	lost            []string
 	unready         []string
 	peak            int // resident memory of the operator, in bytes
@@ -130,7 +130,7 @@ func (o *others) complete() error {
 	return nil
 }
 
-// measure changes endpoints of others one after the other, creates Gateways and asks for readiness, until ctx ends.
+// measure changes endpoints of others one after another, creates Gateways and probes the readiness, until ctx ends.
 func (o *others) measure(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -151,7 +151,7 @@ func (o *others) measure(ctx context.Context) (stop func()) {
 	repeat(birthRate, o.birth)
 	repeat(birthRate, o.probe)
 	repeat(pause, func(context.Context) {
-		if memory, err := o.process().Memory(); err == nil { // it has ended otherwise, which is reported elsewhere
+		if memory, err := o.process().Memory(); err == nil { // the end of the operator is reported elsewhere
 			o.note(func(s *sample) { s.peak = max(s.peak, memory) })
 		}
 	})
@@ -164,7 +164,7 @@ func (o *others) note(change func(*sample)) {
 	change(&o.now)
 }
 
-// take returns what was observed since the last call.
+// take returns the measurements since the last call.
 func (o *others) take() sample {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -173,7 +173,7 @@ func (o *others) take() sample {
 	return s
 }
 
-// changed waits until others have made a number of further changes, the operator has ended, or ctx has.
+// changed waits until others have made a number of further changes, or until the operator or ctx has ended.
 func (o *others) changed(ctx context.Context, number int) {
 	for range number {
 		o.mu.Lock()
@@ -217,15 +217,15 @@ func (o *others) change(ctx context.Context) {
 	})
 }
 
-// receipt is when the test has received a change from the API server, and for how long the operator and the API server
-// had waited for a processor by then.
+// receipt is the time at which the test has received a change from the API server, and how long the operator and the
+// API server had waited for a processor until then.
 type receipt struct {
 	at               time.Time
 	operator, server bed.Delays
 }
 
-// since returns the time from the receipt of a change until it has taken effect, without that for which other processes
-// of the machine have kept the operator or the API server from running.
+// since returns the time from the receipt of a change until it has taken effect. It does not include the time in which
+// other processes of the machine have kept the operator or the API server from running.
 func (o *others) since(ctx context.Context, change string, effect time.Time) (time.Duration, error) {
 	r, err := o.received(ctx, change)
 	if err != nil {
@@ -235,8 +235,8 @@ func (o *others) since(ctx context.Context, change string, effect time.Time) (ti
 	return max(0, effect.Sub(r.at)-o.stalls.Stalled(r.at, effect)-waited), nil
 }
 
-// record records when the test receives changes of others from the API server: a change that the API server delivers
-// late is no delay of the operator.
+// record records when the test receives changes of others from the API server. A change that the API server delivers
+// late is not a delay of the operator.
 func (o *others) record(ctx context.Context) {
 	for i := range tenants {
 		go o.watch(ctx, "/apis/discovery.k8s.io/v1/namespaces/"+namespaceOf(i)+"/endpointslices", func(e event) string {
@@ -310,9 +310,9 @@ func (o *others) ended() context.Context {
 	return ctx
 }
 
-// birth creates a Gateway and waits for its Service. Meanwhile it creates a Service itself, as the operator does, and
-// records how much later that of the operator is: the API server may be slow. If the API server does not create the
-// Service of the test in time, the operator is not judged.
+// birth creates a Gateway and waits for its Service. At the same time it creates a Service itself, as the operator
+// does, and records how much later the operator's Service is created, because the API server may be slow. If the API
+// server does not create the Service of the test in time, the operator is not judged.
 func (o *others) birth(ctx context.Context) {
 	o.births++
 	gateway, control := fmt.Sprintf("gateway-%d", o.births), fmt.Sprintf("control-%d", o.births)
@@ -349,12 +349,12 @@ func (o *others) birth(ctx context.Context) {
 			now.lost = append(now.lost, fmt.Sprintf("new Gateway %s: %v", gateway, err))
 		}
 	})
-	for _, object := range []string{"gateway/" + gateway, "service/" + control} { // clear deletes what is left
+	for _, object := range []string{"gateway/" + gateway, "service/" + control} { // clear deletes the remaining objects
 		_ = o.Delete(context.WithoutCancel(ctx), young, object)
 	}
 }
 
-// probe asks for readiness as kubelet does.
+// probe probes the readiness, as kubelet does.
 func (o *others) probe(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 	defer cancel()
@@ -373,7 +373,7 @@ func (o *others) probe(ctx context.Context) {
 	}
 }
 
-// clear deletes the objects of a namespace, those included that the operator has generated: no garbage collector runs.
+// clear deletes the objects of a namespace, including those that the operator has generated: no garbage collector runs.
 func (a *apiServer) clear(ctx context.Context, namespace string) error {
 	var errs []error
 	for _, resource := range []string{

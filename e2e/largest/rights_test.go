@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// oneObject are resources of which the operator reads one object, whose name is fixed.
+// oneObject are resources of which the operator reads one object with a fixed name.
 var oneObject = map[string]bool{"coordination.k8s.io leases": true}
 
 // TestRowsHaveAllKinds: each kind that the operator may read has a row.

@@ -19,16 +19,17 @@ const (
 	attacker = "attacker" // the namespace of the objects
 )
 
-// row is a kind of objects that the operator reads, with what makes it read them. The fields that grow come from the
-// schema of the kind.
+// row is a kind of objects that the operator reads, with the objects that make the operator read them. The fields that
+// grow come from the schema of the kind.
 type row struct {
 	name string
 	// object is valid YAML of the object, whose name is NAME. Its lists have an element, if elements of their schema
 	// alone are not valid. with are the objects that each copy needs.
 	object, with string
-	// uses are rows by the name that the object refers to. They are also tried with the largest objects of those rows.
+	// uses are the rows of the objects to which the object refers, by their names in the object. The largest objects of
+	// those rows are tried too.
 	uses map[string]string
-	// owned adds what identifies the objects that the operator generates for a Gateway.
+	// owned adds the identity of objects that the operator generates for a Gateway.
 	owned bool
 }
 
@@ -131,7 +132,7 @@ var rows = []row{
 // shared are objects of the attacker that several rows refer to.
 var shared = gateway("door", "")
 
-// identity is what identifies a generated object of the attacker's Gateway.
+// identity is the metadata by which the operator recognizes a generated object of the attacker's Gateway.
 const identity = `{labels: {stunner.l7mp.io/owned-by: stunner}, annotations: {stunner.l7mp.io/related-gateway-name: attacker/door},
   ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: door, uid: forged, controller: true}]}`
 

@@ -86,7 +86,7 @@ func (s *schemas) of(kind schema.GroupVersionKind) (*node, error) {
 	return nil, fmt.Errorf("read the schema of %s: %s has none", kind.Kind, path)
 }
 
-// share gives a schema and its parts the schemas that $ref names.
+// share sets, in a schema and its parts, the schemas that $ref names.
 func (n *node) share(all map[string]*node) {
 	if n == nil || n.all != nil {
 		return
@@ -132,8 +132,8 @@ const (
 
 func (f form) String() string { return [...]string{"value", "list", "map", "string"}[f] }
 
-// form returns how the values of a resolved schema grow. A quantity, a number or string, and a value of any type are
-// strings too.
+// form returns how the values of a resolved schema grow. A quantity, a value of number or string, and a value of any
+// type count as strings.
 func (n *node) form() form {
 	switch {
 	case n.Type == "array":
@@ -162,7 +162,7 @@ func key(step string) (string, bool) {
 	return strings.TrimSuffix(strings.TrimPrefix(step, "{"), "}"), strings.HasPrefix(step, "{")
 }
 
-// path leads to a value in an object.
+// path is the path of a value in an object.
 type path []string
 
 func (p path) String() string {
@@ -182,7 +182,8 @@ func (p path) to(step string) path { return append(slices.Clip(p), step) }
 type field struct {
 	path
 	form form
-	// definition names the field by the nearest schema that has a name: fields of several places have one definition.
+	// definition names the field by the nearest schema with a name, because fields in several places may have one
+	// definition.
 	definition string
 	// most is the limit of the schema; 0 if it has none.
 	most int
@@ -209,7 +210,7 @@ func (n *node) fields(base any) (all []field) {
 
 func (n *node) walk(base any, at path, name string, within []*node, found func(field)) {
 	n = n.resolve()
-	if fromServer[at.String()] || slices.Contains(within, n) { // of a recursive schema, the first level
+	if fromServer[at.String()] || slices.Contains(within, n) { // of a recursive schema, only the first level
 		return
 	}
 	within = append(slices.Clip(within), n)
@@ -258,7 +259,7 @@ func (n *node) value() *node {
 	return n.Additional
 }
 
-// with returns the value with another value at a path. Values on the way that do not exist are the smallest ones.
+// with returns the value with another value at a path. Missing values on the path are created with their smallest size.
 func (n *node) with(value any, at path, words words, leaf func(n *node, value any, w words) any) any {
 	n = n.resolve()
 	if len(at) == 0 {
@@ -314,7 +315,7 @@ func at(value any, p path) any {
 	return value
 }
 
-// words is a family of strings that the API server may accept in a field, by their number.
+// words is a family of numbered strings that the API server may accept in a field.
 type words struct {
 	name  string
 	word  func(i int) string

@@ -22,11 +22,11 @@ import (
 // stores the managed fields too.
 const most = 1_400_000
 
-// worthwhile is the size in bytes from which an object is tried: smaller ones are those that users have.
+// worthwhile is the size in bytes from which an object is tried. Smaller objects are usual.
 const worthwhile = 4_000
 
-// slowestTry is the time of a request from which no larger size is tried: the API server validates some lists in
-// quadratic time, so that a flood of larger objects would slow down the API server rather than the operator.
+// slowestTry is the duration of a request after which no larger size is tried. The API server validates some lists in
+// quadratic time, so a flood of larger objects would slow down the API server rather than the operator.
 const slowestTry = 500 * time.Millisecond
 
 // apiServer sends requests without decoding the objects in responses.
@@ -130,7 +130,7 @@ func (b body) copyOf(i int) body {
 	return body{b.method, strings.ReplaceAll(b.path, name, other), bytes.ReplaceAll(b.json, []byte(name), []byte(other))}
 }
 
-// admits asks the API server whether it would create an object, or accept its status: the object must exist then.
+// admits returns whether the API server would create an object, or accept its status, for which the object must exist.
 func (a *apiServer) admits(ctx context.Context, o map[string]any) (*refusal, error) {
 	bodies := bodiesOf(o)
 	b := bodies[len(bodies)-1]
@@ -155,11 +155,11 @@ type candidate struct {
 	growth []growth
 	node   *node
 	base   map[string]any
-	// using are larger objects than usual that the object refers to, by their name.
+	// using are the large objects to which the object refers, by their names.
 	using map[string]*candidate
 
 	bytes   int    // of its JSON; 0 if unknown
-	refused string // why the API server admits no larger one than the base object
+	refused string // why the API server accepts no larger one than the base object
 }
 
 func (c *candidate) String() string {
@@ -285,7 +285,7 @@ func (c *candidate) sized(size int) map[string]any {
 	return other.object()
 }
 
-// together grows a field in all elements of a list that has its largest size, as far as the API server admits.
+// together grows a field in all elements of a list of the largest size, as far as the API server accepts.
 func (a *apiServer) together(ctx context.Context, of, in *candidate) (*candidate, error) {
 	depth := len(of.fields[0].path)
 	inner := in.fields[0]
@@ -298,7 +298,7 @@ func (a *apiServer) together(ctx context.Context, of, in *candidate) (*candidate
 	each := float64(in.length()-len(bytesOf(in.base))) / float64(in.size[0]) // bytes of an entry, or 1
 	for outer := of.size[0]; outer > 1; outer /= 2 {
 		for size := in.size[0]; size > 1; size /= 2 {
-			if each*float64(size)*float64(outer) > 2*most { // it could have gigabytes
+			if each*float64(size)*float64(outer) > 2*most { // otherwise the object could have gigabytes
 				continue
 			}
 			c.size = []int{outer, size}
@@ -319,7 +319,7 @@ func (a *apiServer) together(ctx context.Context, of, in *candidate) (*candidate
 			if size == in.size[0] {
 				c.refused = r.message
 			}
-			break // a shorter list, rather
+			break // a shorter list is better
 		}
 	}
 	return nil, nil

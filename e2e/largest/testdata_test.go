@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// sizeTable is the content of testdata/sizes.tsv. A line is a row, and for each of its fields the field, the way in
-// which it grows and its size; a field that does not grow has size 0.
+// sizeTable is the content of testdata/sizes.tsv. A line has a row and its fields, each with its growth and its size. A
+// field that cannot grow has size 0.
 type sizeTable struct {
 	lines map[string][]string // by row and fields
 	found []string            // the keys in the order of the file

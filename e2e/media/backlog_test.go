@@ -19,16 +19,18 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// backlog is a load that a server finds in its receive buffers: the generator sends it while the server is stopped, and
-// sleeps while the server relays it. So the server can have all cores of the machine.
+// backlog is a load in the receive buffers of a server: the generator sends it while the server is stopped, and sleeps
+// while the server relays it. So the server can use all cores of the machine.
 type backlog struct {
 	up bool
-	// clients send, or receive, this number of datagrams each. Neighbours in a buffer are of different clients.
+	// Each client sends or receives this number of datagrams. Consecutive datagrams in a buffer belong to different
+	// clients.
 	clients, each int
 }
 
 const (
-	// backlogs is the number of backlogs for one start of a server. A first one, which opens sockets, is not measured.
+	// backlogs is the number of measured backlogs for one start of a server. An additional first one, which opens
+	// sockets, is not measured.
 	backlogs = 5
 	// backlogBuffer is the size of each receive buffer of the server. A whole backlog fits.
 	backlogBuffer = 64 << 20
@@ -103,11 +105,11 @@ func (b backlog) send(t *testing.T, g *generator) {
 	g.flush(t)
 }
 
-// collect reads what arrives at the sinks, and returns the time from the first datagram to the last. It reads only when
-// nothing arrives, because a server may need the core of the generator.
+// collect reads the datagrams that arrive at the sinks, and returns the time from the first to the last. It reads only
+// when nothing arrives, because a server may need the core of the generator.
 func (g *generator) collect(t *testing.T, sinks []*socket) time.Duration {
 	t.Helper()
-	const missing = time.Second // datagrams that have not arrived after this silence are lost
+	const missing = time.Second // datagrams that arrive later count as lost
 	first, last := int64(math.MaxInt64), int64(0)
 	arrived := func(_ bool, _, at int64) { first, last = min(first, at), max(last, at) }
 	prefix := map[bool]int{true: 0, false: header}[g.load.up]

@@ -21,7 +21,7 @@ const (
 	silence        = 10 * time.Second // longest time without an answer
 )
 
-// client has an address of its own, and one allocation with a permission and a channel for its peer.
+// client has its own address, and one allocation with a permission and a channel for its peer.
 type client struct {
 	number uint32
 	ip     [4]byte

@@ -72,7 +72,7 @@ func machineIdle(t *testing.T) time.Duration {
 	return time.Duration(a+b) * tick
 }
 
-// spent is the CPU time of the machine and of the bench: this process and its ended children.
+// spent is the used CPU time of the machine and of the bench: this process and its ended children.
 type spent struct {
 	at        time.Time
 	idle, own time.Duration
@@ -89,7 +89,7 @@ func account(t *testing.T) (s spent) {
 	return s
 }
 
-// others returns how many cores other programs have used since an earlier account.
+// others returns how many cores other programs have used since an earlier measurement.
 func (s spent) others(earlier spent) float64 {
 	wall := s.at.Sub(earlier.at)
 	return float64(time.Duration(cores)*wall-(s.idle-earlier.idle)-(s.own-earlier.own)) / float64(wall)

@@ -29,7 +29,7 @@ var text = func() []byte {
 // generator sends and receives for the clients and peers of one server, on the goroutine of the caller.
 type generator struct {
 	clients, peers *socket
-	// sink receives in place of a server. It is nil if there is a server.
+	// sink receives instead of a server. It is nil if there is a server.
 	sink *socket
 	all  []*client
 	load load
@@ -38,8 +38,8 @@ type generator struct {
 	arrived, spoilt atomic.Uint64 // messages over streams, since the last await
 }
 
-// count is the traffic since the start of saturate or pace. Datagrams with other contents than were sent, or at another
-// address, are wrong; the others that arrived are received.
+// count is the traffic since the start of saturate or pace. Datagrams with changed contents, or at a wrong address, are
+// wrong. All others that have arrived are received.
 type count struct {
 	sent, received, wrong uint64
 	wall                  time.Duration
@@ -179,7 +179,7 @@ func (g *generator) take(s *socket, up bool, prefix int, each arrival) int {
 }
 
 // window returns the maximum number of datagrams in flight, and the number that is sent at once. All of them fit into
-// one receive buffer of the default size, 212,992 B, in which a datagram takes more room than its data.
+// one receive buffer of the default size, 212,992 B, in which a datagram uses more memory than its size.
 func (l load) window() (all, some int) {
 	if l.size > 600 {
 		return 80, 24 // of 2,304 B
@@ -228,8 +228,8 @@ func (g *generator) saturate(t *testing.T, d time.Duration) count {
 	return total
 }
 
-// pace sends a number of datagrams a second in each direction for a time, and passes each to receive. After a pause of
-// the generator it does not send what it missed, because a burst is another load.
+// pace sends a number of datagrams a second in each direction for a time, and passes each to receive. It does not catch
+// up after a pause of the generator, because a burst is another load.
 func (g *generator) pace(t *testing.T, rate int, d time.Duration, each arrival) {
 	t.Helper()
 	g.count = count{}

@@ -91,8 +91,8 @@ func (l load) measure(t *testing.T, s *stage, what server) figures {
 	return f
 }
 
-// mostSwitches is the bound of context switches for each datagram that arrives alone: one to the thread that waits for
-// it, and few to threads of the Go runtime. Threads that take turns would delay datagrams by one switch each.
+// mostSwitches is the limit of context switches for each datagram that arrives alone: one to the thread that waits for
+// it, and a few to threads of the Go runtime. If threads took turns, each datagram would be delayed by one more switch.
 const mostSwitches = 1.5
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
@@ -197,7 +197,7 @@ func huge(t *testing.T, s *stage, what server) figures {
 	g := s.newGenerator(t, what, load{})
 	g.all = newClients(turnServer, min(*many, int(metric(t, "stunner_allocations_capacity"))), 1)
 	for i, c := range g.all {
-		c.lifetime = 3600 // on a slow machine, the first ones would end before the last one is made
+		c.lifetime = 3600 // otherwise the first allocations may expire on a slow machine
 		if i >= len(g.all)/2 {
 			c.server = sockaddr(relays[0].As4(), morePort)
 		}

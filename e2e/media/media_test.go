@@ -92,7 +92,7 @@ func table() (rows []row) {
 }
 
 // Every server relays datagrams of every load unchanged and to the right address. The test prints their cost. The
-// figures depend on the machine: compare those of one run only.
+// figures depend on the machine, so only figures of the same run are comparable.
 func TestMedia(t *testing.T) {
 	if cores < 2 {
 		t.Fatal("the server and the generator need a core each")
@@ -105,7 +105,7 @@ func TestMedia(t *testing.T) {
 		bin = bedtest.Build(t, bed.Stunnerd, "e2e/media/bare")
 	}
 	s := newStage(t)
-	if *onlyServers == "" && *rounds == 1 { // one round tests the product, and compares nothing
+	if *onlyServers == "" && *rounds == 1 { // a single round tests the product, and compares nothing
 		*onlyServers = "^(stunnerd|in-kernel)$"
 	}
 	all := []server{direct, stunnerd("stunnerd", filepath.Join(bin, "stunnerd"), "None")}

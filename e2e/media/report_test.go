@@ -164,11 +164,11 @@ func (r *report) cell(row reportRow, server string) string {
 	}
 }
 
-// Limits of comparable figures: the least share of its core that a server must use, and the most datagrams that it may
-// lose, both in percent.
+// Limits for comparable figures, in percent: the least share of its core that a server must use, and the largest share
+// of lost datagrams.
 const leastUsed, mostLost = 85, 0.1
 
-// mark returns the sign of a figure that is not comparable: * if the server had time left, † if it lost datagrams.
+// mark returns the mark of a figure that is not comparable: * if the server had CPU time left, † if it lost datagrams.
 func (r *report) mark(row reportRow, server string) (signs string) {
 	for _, other := range r.Rows {
 		switch v := median(other.Rounds[server]); {

@@ -109,8 +109,8 @@ func (c *Client) Exchange(ctx context.Context, raw []byte) (*stun.Message, error
 	}
 }
 
-// Do sends a request and answers up to two challenges with the credential. It returns the last response and the number
-// of challenges.
+// Do sends a request, and repeats it after up to two challenges with the credential. It returns the last response and
+// the number of challenges.
 func (c *Client) Do(
 	ctx context.Context, method stun.Method, attrs ...stun.Setter,
 ) (answer *stun.Message, challenges int, err error) {

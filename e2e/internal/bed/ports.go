@@ -29,8 +29,8 @@ func FreePort() (int, error) {
 // claims holds the sockets of the ports that this process has handed out, so that they are not closed before it ends.
 var claims sync.Map
 
-// claim reserves a port if it is free. Another suite that runs at the same time does not get the port, although it may
-// not be bound yet: an abstract Unix socket marks it in the network namespace until this process ends.
+// claim reserves a port if it is free. An abstract Unix socket in the network namespace marks the port until this
+// process ends, so that another suite that runs at the same time does not get it before it is bound.
 func claim(port int) bool {
 	mark, err := net.Listen("unix", "@stunner-port-"+strconv.Itoa(port))
 	if err != nil {

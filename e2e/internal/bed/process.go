@@ -33,7 +33,7 @@ type Command struct {
 	Env  []string // NAME=value, added to the environment of this process without its STUNNER_ variables
 	Logs string   // folder that takes NAME.log; a second process of the name appends
 
-	// User is the user and group that the process runs as, without capabilities; 0 means that of this process.
+	// User is the user and group of the process, which has no capabilities then. 0 means those of this process.
 	User uint32
 
 	// Death is the signal that the process gets when this process dies. The default is SIGTERM, because the operator

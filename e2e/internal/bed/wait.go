@@ -28,9 +28,8 @@ func (f final) Unwrap() error { return f.error }
 // Final marks an error of a condition that will not hold any more, so that Until returns it at once.
 func Final(err error) error { return final{err} }
 
-// Until polls cond until it returns nil or ctx ends. An error of cond says which part of the condition does not hold
-// yet. The interval grows with the time waited, by a fifth with each check, so that a long wait leaves the processors to
-// what it waits for.
+// Until polls cond until it returns nil or ctx ends. An error of cond says which part of the condition is not true yet.
+// The interval grows by a fifth with each check, so that a long wait leaves CPU time to the awaited program.
 func Until(ctx context.Context, cond func(context.Context) error) error {
 	var missing error
 	interval := shortest

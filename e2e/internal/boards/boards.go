@@ -88,8 +88,8 @@ func (s Silent) reason(where string) string {
 	return s[where]
 }
 
-// Unanswered runs the queries, removes those that return data, and returns an error that lists the others. Queries in
-// silent are skipped. Call it until it returns nil: a query has to return data once.
+// Unanswered runs the queries, removes those that return data, and returns an error that lists the others. It skips
+// queries in silent. Call it until it returns nil: a query must return data once.
 func (q Queries) Unanswered(ctx context.Context, p Prometheus, silent Silent) error {
 	var open []error
 	for where, expr := range q {

@@ -25,7 +25,7 @@ func Call[attributes any](command uintptr, a *attributes) (fd int, err error) {
 	}
 }
 
-// load loads a program. The verifier limits it to what its type may do.
+// load loads a program. The verifier restricts it to what programs of its type may do.
 func load(kind uint32, instructions []uint64) (fd int, err error) {
 	license := []byte("GPL\x00")
 	fd, err = Call(unix.BPF_PROG_LOAD, &struct {

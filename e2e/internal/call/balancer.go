@@ -34,8 +34,8 @@ func (b *Balancer) Received(pod netip.AddrPort) int {
 	return b.received[pod]
 }
 
-// passes counts a datagram, and reports whether it reaches the client: nodes translate no source but that of the pod to
-// which they send the client.
+// passes counts a datagram, and reports whether it reaches the client: nodes translate only the source address of the
+// pod to which they send the client.
 func (b *Balancer) passes(from netip.AddrPort) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -254,7 +254,7 @@ func (c *Call) Pause(ctx context.Context) error {
 	return c.tally.await(ctx, func(t *tally) bool { return len(t.flying) == 0 })
 }
 
-// Resume goes on after Pause.
+// Resume continues after Pause.
 func (c *Call) Resume() { c.sending.Unlock() }
 
 // End stops sending, waits up to grace for outstanding echoes, deletes the allocation and returns the statistics.

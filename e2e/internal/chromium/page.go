@@ -47,7 +47,7 @@ type Report struct {
 	Results []Result `json:"results"`
 }
 
-// Result is what the test page finds about one URL.
+// Result is the result of the test page for one URL.
 type Result struct {
 	Transport     string   `json:"transport"`
 	URL           string   `json:"url"`
@@ -62,7 +62,7 @@ type Result struct {
 	Error         *Fault   `json:"error"`
 }
 
-// Fault is why the test page fails.
+// Fault is the cause of a failure, according to the test page.
 type Fault struct {
 	Reason string `json:"reason"`
 	Cause  string `json:"cause"`

@@ -25,7 +25,7 @@ const patience = 5 * time.Minute
 type Options struct {
 	// Bare skips the CRDs. The garbage collector notices CRDs that are installed later only after 30 seconds.
 	Bare bool
-	// Still skips the controllers, so that only the program under test writes objects.
+	// Still omits the controllers, so that only the program under test writes objects.
 	Still bool
 	// Roomy lets etcd store 8 GiB, and Services have 60,000 node ports.
 	Roomy bool

@@ -116,7 +116,7 @@ func (c *Cluster) May(ctx context.Context, user, verb, resource, namespace strin
 	return review.Status.Allowed, nil
 }
 
-// DryRun asks as a user for a change of objects in a namespace, which is not stored. A command is one of
+// DryRun sends a request of a user to change objects in a namespace. The change is not stored. A command is one of
 //
 //	patch KIND NAME [--type=json] [--subresource=NAME]    input is a strategic merge patch, or the JSON patch
 //	delete KIND NAME

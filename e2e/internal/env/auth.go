@@ -104,7 +104,7 @@ type ICE struct {
 	} `json:"iceServers"`
 }
 
-// ErrNoAddress reports that the auth service knows no address of the Gateways.
+// ErrNoAddress reports that the auth service has no address of the Gateways.
 var ErrNoAddress = errors.New("no matching gateway has a public address")
 
 // ICEServers asks the auth service for the ICE servers of Gateways as a web app does, TURN over DTLS included, which
@@ -178,14 +178,14 @@ func (e *Env) askAuth(ctx context.Context, method, path, bearer string, question
 	return code, err
 }
 
-// Endpoint is an address that the auth service tells clients.
+// Endpoint is an address that the auth service returns to clients.
 type Endpoint struct {
 	URI    config.URI
 	Addr   netip.AddrPort
 	Secret credential.Credential
 }
 
-// Endpoints returns what the auth service tells clients of a Gateway.
+// Endpoints returns the addresses that the auth service returns to clients of a Gateway.
 func (g *Gateway) Endpoints(ctx context.Context, user string) (list []Endpoint, err error) {
 	answer, err := g.env.ICEServers(ctx, user, g)
 	if err != nil {
@@ -208,8 +208,8 @@ func (g *Gateway) Endpoints(ctx context.Context, user string) (list []Endpoint, 
 	return list, nil
 }
 
-// Credential returns a credential of a user for a Gateway, in the way of the shape: the static one, one that the shared
-// secret signs, or one of the auth service.
+// Credential returns a credential of a user for a Gateway, as the shape requires: the static one, one that is signed
+// with the shared secret, or one of the auth service.
 func (g *Gateway) Credential(ctx context.Context, user string) (username, password string, err error) {
 	if g.env.Shape[Credentials] == Static {
 		return g.env.user, g.env.secret, nil

@@ -37,7 +37,7 @@ func (e *Env) servePeers() error {
 // withICE returns the address of the ICE agent of a media server.
 func withICE(peer netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(peer.Addr(), icePort) }
 
-// peerBuffer holds what all clients of a test send while a busy machine does not run the peer.
+// peerBuffer holds all datagrams of the clients of a test while the peer does not run on a busy machine.
 const peerBuffer = 4 << 20
 
 // servePeer starts a media server, whose datagrams a function handles until the socket is closed.
@@ -77,7 +77,7 @@ func (p peers) close() {
 // Call is a call of a client.
 type Call struct {
 	*call.Call
-	// Name says what the call uses: LISTENER by ADDRESS to PEER.
+	// Name describes the call: LISTENER by ADDRESS to PEER.
 	Name    string
 	Network call.Network
 }
@@ -125,8 +125,8 @@ func (e *Env) dial(
 // sharing is the number of hosts that share a public address.
 const sharing = 8
 
-// nextClient returns the local address of the next call to an address: one of the hosts that share a public address in
-// turn, or the invalid address, with which the kernel selects.
+// nextClient returns the local address of the next call to an address: in turn one of the hosts that share a public
+// address, or the invalid address, with which the kernel selects.
 func (e *Env) nextClient(to netip.AddrPort) netip.AddrPort {
 	if len(e.clients) == 0 {
 		return netip.AddrPort{}
@@ -143,7 +143,7 @@ type Login func(context.Context, *Listener) (username, password string, err erro
 
 // DialAll starts a call through each listener, at each of its addresses. The caller must hang them up.
 //
-// A client that does not ask for an address family gets a relay of IPv4, unless the pods have none (RFC 8656 §7.2), so the
+// A client that requests no address family gets a relay of IPv4, unless the pods have none (RFC 8656 §7.2), so the
 // peer is the first one at each address.
 func (e *Env) DialAll(ctx context.Context, user string) (Calls, error) {
 	return e.DialAllAs(ctx, func(ctx context.Context, l *Listener) (username, password string, err error) {
@@ -176,7 +176,7 @@ func (e *Env) DialAllAs(ctx context.Context, login Login) (calls Calls, err erro
 // ErrForbidden reports that the gateway does not allow a peer: error 403.
 var ErrForbidden = errors.New("forbidden")
 
-// TryPeer asks for a permission for a peer, with a new allocation. It returns ErrForbidden if the gateway refuses it.
+// TryPeer requests a permission for a peer, with a new allocation. It returns ErrForbidden if the gateway refuses it.
 func (l *Listener) TryPeer(ctx context.Context, peer netip.AddrPort) error {
 	c, err := l.Gateway.env.Dial(ctx, l, l.Addresses()[0], peer, "tries-peers")
 	switch {

@@ -33,11 +33,11 @@ const (
 	metricsPort = 8080
 )
 
-// audience is that of tokens for config discovery.
+// audience is the audience of tokens for config discovery.
 const audience = "stunner-discovery"
 
-// inCluster is the product with the objects of an API server. The pods of operator and auth service are in the network of
-// this process, those of Gateways in networks of their own.
+// inCluster is the product with the objects of an API server. The pods of operator and auth service are in the network
+// of this process. The pods of Gateways have networks of their own.
 type inCluster struct {
 	*Env
 	client   *kubernetes.Clientset
@@ -55,7 +55,7 @@ func newCluster(e *Env) *inCluster {
 	return &inCluster{Env: e, networks: map[netip.Addr]*topology.Pod{}}
 }
 
-// namespaces returns those of the Gateways.
+// namespaces returns the namespaces of the Gateways.
 func (e *Env) namespaces() (list []string) {
 	list = append(list, e.Gateways[0].Namespace)
 	if e.Shape[Gateways] == TwoOwners {
@@ -174,8 +174,8 @@ func (c *inCluster) may(ctx context.Context, verb, resource, namespace string) e
 	return err
 }
 
-// addNode creates the Node of a node, with its addresses of both families: Gateways of other environments, which see all
-// nodes of the API server, have other families.
+// addNode creates the Node of a node, with addresses of both families. Gateways of other environments see all nodes of
+// the API server, and may need the other family.
 func (c *inCluster) addNode(ctx context.Context, n *topology.Node) error {
 	node, err := c.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name}}, metav1.CreateOptions{})
@@ -420,7 +420,7 @@ func (c *inCluster) removed(ctx context.Context, g *Gateway) error {
 		return err
 	}
 	for _, p := range pods.Items {
-		if p.DeletionTimestamp == nil { // another one drains its calls
+		if p.DeletionTimestamp == nil { // another pod still drains its calls
 			return fmt.Errorf("pod %s is left", p.Name)
 		}
 	}
@@ -438,10 +438,10 @@ func (c *inCluster) removed(ctx context.Context, g *Gateway) error {
 	return nil
 }
 
-// exposed returns nil when the addresses of clients lead to the pods of a Gateway.
+// exposed returns nil when the addresses for clients lead to the pods of a Gateway.
 func (c *inCluster) exposed(ctx context.Context, g *Gateway) error { return c.services.exposed(ctx, g) }
 
-// applyDataplane applies the Dataplane as it must be now.
+// applyDataplane applies the Dataplane with its current number of pods and image.
 func (c *inCluster) applyDataplane(ctx context.Context) error {
 	return c.apply(ctx, c.system, c.dataplaneYAML(image(c.updates), c.pods))
 }
@@ -485,7 +485,7 @@ func (c *inCluster) close() (err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), Limit)
 	defer cancel()
-	// The objects of other environments must not wait for those of this one. Nothing runs any more that needs them.
+	// The objects must not disturb other environments. No process needs them any more.
 	for _, n := range append(c.namespaces(), c.system) {
 		err = errors.Join(err, c.client.CoreV1().Namespaces().Delete(ctx, n, metav1.DeleteOptions{}))
 	}

@@ -170,7 +170,7 @@ func (e *Env) Findings(ctx context.Context, args ...string) ([]Finding, error) {
 	return report.Findings, nil
 }
 
-// CredentialFlags returns the flags with which stunnerctl has a credential for a Gateway, in the way of the shape.
+// CredentialFlags returns the flags with which stunnerctl has a credential for a Gateway, as the shape requires.
 func (e *Env) CredentialFlags(ctx context.Context, g *Gateway) ([]string, error) {
 	write := func(name, content string) (string, error) {
 		file := filepath.Join(e.Dir, name)
@@ -184,7 +184,7 @@ func (e *Env) CredentialFlags(ctx context.Context, g *Gateway) ([]string, error)
 		file, err := write("shared-secret", e.secret)
 		return []string{"--user", "ctl", "--secret-file", file}, err
 	}
-	// stunnerctl sends a token over TLS only, and the auth service is behind a proxy that ends TLS.
+	// stunnerctl sends a token only over TLS, and a proxy ends TLS in front of the auth service.
 	username, password, err := g.Credential(ctx, "ctl")
 	if err != nil {
 		return nil, err
@@ -226,7 +226,7 @@ func (e *Env) Turncat(ctx context.Context, l *Listener) error {
 // Namespaces returns the namespaces of the Gateways.
 func (e *Env) Namespaces() []string { return e.namespaces() }
 
-// ControlPlane is how the programs of a product in a cluster are reached.
+// ControlPlane has the addresses of the programs of a product in a cluster.
 type ControlPlane struct {
 	// Discovery is the URL of config discovery, CAFile the file with its CA, and Health the URL of the operator's probes.
 	Discovery, CAFile, Health string

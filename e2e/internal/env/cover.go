@@ -77,7 +77,7 @@ func Covered(shapes []Shape, of []Factor) int {
 	return count - len(left)
 }
 
-// Cover returns shapes in which each wanted pair of values of two of the given factors occurs, and each value of the other
+// Cover returns shapes that contain each wanted pair of values of two of the given factors, and each value of the other
 // factors. It is greedy: each shape covers as many new pairs and values as the best of many random candidates.
 func Cover(of []Factor) (shapes []Shape) {
 	random := rand.New(rand.NewPCG(seed, 0))

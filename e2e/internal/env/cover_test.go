@@ -30,7 +30,7 @@ func TestCoverHasEachPair(t *testing.T) {
 	t.Logf("%d shapes cover %d pairs", len(shapes), Pairs(all))
 }
 
-// TestFewShapesHaveEachValue: the shapes that have the pairs of three factors only have each value of the other ones.
+// TestFewShapesHaveEachValue: the shapes for the pairs of three factors also contain each value of all other factors.
 func TestFewShapesHaveEachValue(t *testing.T) {
 	shapes := Cover([]Factor{Listeners, Pods, Families})
 	for f, values := range Values {

@@ -1,6 +1,6 @@
-// Package env runs the product in any of its shapes: how many Gateways, listeners and pods there are, where clients reach
-// them, how they get credentials, and what has happened before. A test asks for a Shape and gets an Env, with clients,
-// peers, addresses, programs and faults; it does not know how they are made.
+// Package env runs the product in any of its shapes: how many Gateways, listeners and pods there are, where clients
+// reach them, how they get credentials, and which event has happened before. A test requests a Shape and gets an Env,
+// with clients, peers, addresses, programs and faults. It does not depend on how they are created.
 //
 //	shape.go      the factors, their values, and the pairs that exclude each other
 //	cover.go      shapes in which each pair of values occurs
@@ -20,7 +20,7 @@
 //	flows.go      clients whose datagrams move between pods, floods
 //	control.go    stunnerctl, status and metrics of dataplanes
 //
-// What a shape needs and the machine lacks is an error that names the command that installs it.
+// If the machine lacks something that a shape needs, the error names the command that installs it.
 package env
 
 import (
@@ -57,11 +57,12 @@ type Options struct {
 	Dir string
 	// PerGateway signs ephemeral credentials with a key of each Gateway instead of the shared secret.
 	PerGateway bool
-	// Annotation is one more annotation of each Gateway, NAME: VALUE.
+	// Annotation is an additional annotation of each Gateway, NAME: VALUE.
 	Annotation string
-	// OperatorArguments and AuthArguments are more flags of the programs in a cluster. The last value of a flag counts.
+	// OperatorArguments and AuthArguments are additional flags of the programs in a cluster. The last value of a flag
+	// counts.
 	OperatorArguments, AuthArguments []string
-	// Logf prints what happens.
+	// Logf logs events.
 	Logf func(format string, args ...any)
 }
 
@@ -87,9 +88,9 @@ type Env struct {
 	root         string                      // of the repository
 }
 
-// input is where the operator gets objects from.
+// input is the source of objects.
 type input interface {
-	// prepare makes what the programs need.
+	// prepare creates everything that the programs need.
 	prepare(ctx context.Context) error
 	// startOperator and startAuth start the programs and wait until they are ready.
 	startOperator(ctx context.Context) error
@@ -103,9 +104,9 @@ type input interface {
 	status(ctx context.Context, namespace, object string) (string, error)
 	// dataplanes returns the running dataplanes of a Gateway.
 	dataplanes(g *Gateway) ([]Dataplane, error)
-	// removed returns nil when nothing is left of a Gateway that was deleted.
+	// removed returns nil when no object or process of a deleted Gateway is left.
 	removed(ctx context.Context, g *Gateway) error
-	// applyDataplane applies the Dataplane with the number of pods that is wanted.
+	// applyDataplane applies the Dataplane with the wanted number of pods.
 	applyDataplane(ctx context.Context) error
 	// update replaces the program of all dataplanes.
 	update(ctx context.Context) error
@@ -122,7 +123,7 @@ type input interface {
 
 // Dataplane is a running stunnerd.
 type Dataplane struct {
-	// Name names it in errors, and ID differs after an update.
+	// Name is the name in errors. ID changes with an update.
 	Name, ID string
 	// Admin is the base URL of probes, status and sessions; Metrics the URL of the metrics.
 	Admin, Metrics string
@@ -131,7 +132,7 @@ type Dataplane struct {
 	// Crash kills the process that serves, and Signal sends it another signal.
 	Crash  func() error
 	Signal func(syscall.Signal) error
-	// Stop begins an orderly end, without waiting for it.
+	// Stop starts the termination, without waiting for its end.
 	Stop func(context.Context) error
 	// Done is closed when its process has ended; nil if it is not known.
 	Done <-chan struct{}
@@ -231,7 +232,7 @@ func (e *Env) applyAll(ctx context.Context) error {
 // image returns an image of the dataplane. All are the same program.
 func image(number int) string { return fmt.Sprintf("stunnerd:%d", number) }
 
-// Close ends everything and returns the errors of what ended before.
+// Close ends everything. It returns errors of processes that have ended before.
 func (e *Env) Close() (err error) {
 	if e.input != nil {
 		err = errors.Join(err, e.input.close())
@@ -246,7 +247,7 @@ func (e *Env) Close() (err error) {
 	return err
 }
 
-// Await waits until cond returns nil, at most for Limit. what names the event in errors.
+// Await waits until cond returns nil, at most for Limit. what describes the condition in errors.
 func (e *Env) Await(ctx context.Context, what string, cond func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, Limit, fmt.Errorf("not within %s", Limit))
 	defer cancel()
@@ -259,13 +260,13 @@ func (e *Env) Await(ctx context.Context, what string, cond func(context.Context)
 // symptomKey is the key of the symptom in a context that Failing returns.
 type symptomKey struct{}
 
-// Failing returns a context for a behaviour that fails with an error that the symptom matches. Await does not wait for
-// Limit while the condition fails in this way.
+// Failing returns a context for a behaviour that fails with an error that the symptom matches. While a condition fails
+// with this error, Await waits only for failingLimit.
 func Failing(ctx context.Context, symptom *regexp.Regexp) context.Context {
 	return context.WithValue(ctx, symptomKey{}, symptom)
 }
 
-// givingUp returns a condition that ends the waiting when the expected error of cond lasts.
+// givingUp returns a condition that ends the wait when the expected error of cond lasts.
 func givingUp(ctx context.Context, cond func(context.Context) error) func(context.Context) error {
 	symptom, expected := ctx.Value(symptomKey{}).(*regexp.Regexp)
 	if !expected {
@@ -286,7 +287,8 @@ func givingUp(ctx context.Context, cond func(context.Context) error) func(contex
 	}
 }
 
-// AwaitReady waits until the dataplanes of each Gateway are ready, as many as the shape has or Scale has asked for.
+// AwaitReady waits until the dataplanes of each Gateway are ready, in the number that the shape or the latest Scale
+// requires.
 func (e *Env) AwaitReady(ctx context.Context) error {
 	for _, g := range e.Gateways {
 		if err := e.Await(ctx, "dataplanes of "+g.ID(), g.ready); err != nil {

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// CauseEvent makes the event of the shape happen, and waits until the product has reacted.
+// CauseEvent causes the event of the shape, and waits until the product has reacted.
 func (e *Env) CauseEvent(ctx context.Context) error {
 	happen := map[Value]func(context.Context) error{
 		Nothing:  func(context.Context) error { return nil },
@@ -44,8 +44,8 @@ func (e *Env) ChangeRoutes(ctx context.Context) error {
 	return nil
 }
 
-// Numbers of media servers in addition to those of peerNumber: one that no Gateway has at the start, and the one that
-// stunnerctl makes.
+// Numbers of media servers in addition to those of peerNumber: one that no Gateway has at the start, and one that
+// stunnerctl creates.
 const (
 	extraPeer = 6
 	ctlPeer   = 7

@@ -16,7 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
 
-// Stream is what a call sends.
+// Stream describes the datagrams of a call.
 type Stream struct {
 	Size  int // bytes of a datagram; 0 is that of a voice call
 	Every time.Duration
@@ -47,7 +47,8 @@ func (e *Env) NewNeighbour() (*Neighbour, error) {
 // Addr returns the address of the neighbour.
 func (n *Neighbour) Addr() netip.Addr { return n.env.families(n.Addrs)[0] }
 
-// DialFrom starts a call over UDP from a port of a neighbour, or with nil of the client, whose datagrams go to a dataplane.
+// DialFrom starts a call over UDP whose datagrams are sent to a dataplane: from a port of a neighbour, or, with nil, of
+// the client.
 func (e *Env) DialFrom(ctx context.Context, n *Neighbour, l *Listener, port uint16, to Dataplane, user string, s Stream) (*Call, error) {
 	username, password, err := l.Gateway.Credential(ctx, user)
 	if err != nil {
@@ -82,7 +83,7 @@ func (e *Env) DialFromAs(
 	return &Call{c, name, call.UDP}, nil
 }
 
-// Move makes the datagrams from a port of a neighbour, or with nil of the client, go to a dataplane from now on.
+// Move sends the datagrams from a port of a neighbour, or, with nil, of the client, to a dataplane from now on.
 func (e *Env) Move(n *Neighbour, l *Listener, port uint16, to Dataplane) error {
 	if n != nil {
 		return n.Send(netip.AddrPortFrom(n.Addr(), port), l.Addresses()[0], netip.AddrPortFrom(to.Addrs[0], l.Port()))
@@ -103,7 +104,7 @@ func (e *Env) Release(port uint16) (err error) {
 	return err
 }
 
-// Losses returns how many datagrams of calls, in percent, were lost in a time from now on.
+// Losses returns the share of lost datagrams of calls in percent, in a period that begins now.
 func (cs Calls) Losses(ctx context.Context, during time.Duration) float64 {
 	before := cs.total()
 	select {
@@ -136,7 +137,7 @@ func (e *Env) Flood(from netip.AddrPort, s Stream, to ...netip.AddrPort) (stop f
 	payload := make([]byte, s.Size)
 	return repeat(s.Every, func() {
 		for _, a := range to {
-			_, _ = conn.WriteToUDPAddrPort(payload, a) // what is lost is not the point
+			_, _ = conn.WriteToUDPAddrPort(payload, a) // losses do not matter
 		}
 	}, conn.Close), nil
 }
@@ -151,12 +152,12 @@ func (e *Env) FloodRequests(every time.Duration, to netip.AddrPort) (stop func()
 	var stranger ask.Client
 	return repeat(every, func() {
 		for range 10 {
-			_, _ = conn.Write(stranger.Request(stun.MethodAllocate, ask.UDP())) // as above
+			_, _ = conn.Write(stranger.Request(stun.MethodAllocate, ask.UDP())) // losses do not matter
 		}
 	}, conn.Close), nil
 }
 
-// repeat calls a function at intervals until stop is called, which then calls end.
+// repeat calls a function at intervals until stop is called. stop then calls end.
 func repeat(every time.Duration, do func(), end func() error) (stop func()) {
 	done := make(chan struct{})
 	var running sync.WaitGroup

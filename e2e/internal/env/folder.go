@@ -249,7 +249,7 @@ func (f *inFolder) dataplanes(g *Gateway) ([]Dataplane, error) {
 	}}, nil
 }
 
-// worker returns the process of the dataplane of a Gateway that serves clients, and not one that supervises it; 0 if
+// worker returns the process of the dataplane of a Gateway that serves clients, and not its supervisor. It returns 0 if
 // there is none.
 func (f *inFolder) worker(g *Gateway) int {
 	var list []int
@@ -262,7 +262,7 @@ func (f *inFolder) worker(g *Gateway) int {
 	if len(list) == 0 {
 		return 0
 	}
-	return slices.Max(list) // a child process is younger
+	return slices.Max(list) // the child has the higher process id
 }
 
 // started returns the dataplane processes of this environment.
@@ -290,7 +290,7 @@ func (f *inFolder) removed(ctx context.Context, g *Gateway) error {
 	return nil
 }
 
-// update replaces the program, which the operator notices.
+// update replaces the program. The operator detects this.
 func (f *inFolder) update(context.Context) error { return f.installProgram() }
 
 func (f *inFolder) ctl(context.Context) ([]string, error) { return []string{"--folder", f.out()}, nil }
@@ -305,7 +305,7 @@ func (f *inFolder) ctlHost(call func()) { f.host(call) }
 
 func (f *inFolder) host(call func()) { f.Net.Nodes[0].Do(call) }
 
-// close stops the operator with its dataplanes. Dataplanes that it has left behind are killed.
+// close stops the operator with its dataplanes. Dataplanes that still run are killed.
 func (f *inFolder) close() (err error) {
 	if f.auth != nil {
 		err = f.auth.Kill()

@@ -31,9 +31,9 @@ type Gateway struct {
 
 	env    *Env
 	number int
-	// balancers are the addresses of the load balancer, public those that clients reach.
+	// balancers are the addresses of the load balancer. public are the addresses that clients use.
 	balancers, public []topology.Both[netip.Addr]
-	// proxy ends the connections of clients; nil means that nothing does.
+	// proxy ends the connections of clients; nil means that no proxy does.
 	proxy *proxy
 }
 
@@ -42,7 +42,7 @@ type Listener struct {
 	Gateway  *Gateway
 	Name     string
 	Protocol string // of the Gateway API
-	// Network is the transport of clients. It differs from that of Protocol if a load balancer ends TLS.
+	// Network is the transport of clients. It differs from Protocol if a load balancer ends TLS.
 	Network call.Network
 
 	transport string // udp or tcp
@@ -105,7 +105,7 @@ func (l *Listener) Peers() []netip.AddrPort {
 }
 
 // ForeignPeers returns addresses that no route of the listener allows: of the other route, of other Gateways, and of no
-// Gateway. They are of the family of a relay whose client asks for no family.
+// Gateway. They have the family of a relay whose client requests no family.
 func (l *Listener) ForeignPeers() (list []netip.AddrPort) {
 	e := l.Gateway.env
 	own := l.Gateway.peerNumber(l.route)
@@ -307,7 +307,7 @@ func (l *Listener) Config() config.Protocol {
 // Port returns the port of the listener at the dataplane.
 func (l *Listener) Port() uint16 { return uint16(l.port) }
 
-// Sum returns the sum of a metric over the dataplanes of the Gateway. A dataplane without it counts as 0.
+// Sum returns the sum of a metric over the dataplanes of the Gateway. A dataplane without the metric counts as 0.
 func (g *Gateway) Sum(ctx context.Context, name string) (total float64, err error) {
 	list, err := g.Dataplanes()
 	if err != nil {

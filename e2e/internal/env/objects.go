@@ -23,7 +23,7 @@ const (
 	shift = 100
 )
 
-// protocol is what a client uses at a listener.
+// protocol describes a listener and its clients.
 type protocol struct {
 	name      string
 	protocol  string // of the Gateway API
@@ -77,7 +77,8 @@ func (e *Env) dataplaneYAML(image string, pods int) string {
 	var spec strings.Builder
 	grace := 60
 	if e.Shape.place().hostNetwork {
-		// Calls over connections keep a pod, and the next one of its node waits, until the grace period is over.
+		// A draining pod waits for its calls over connections, and the next pod of its node waits for it, until the
+		// grace period is over.
 		grace = 5
 		spec.WriteString("  hostNetwork: true\n")
 	}

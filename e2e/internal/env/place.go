@@ -6,13 +6,13 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
 
-// place is what a value of Place means.
+// place describes a value of Place.
 type place struct {
 	// annotation of the Gateway.
 	annotation string
-	// at is where clients reach the Gateway when its objects come from the API server; from a folder they reach the host.
+	// at is where clients reach the Gateway if its objects come from the API server. With a folder they reach the host.
 	at reach
-	// keeps reports that UDP datagrams reach the pods with the addresses of their clients.
+	// keeps reports that the pods receive UDP datagrams with the addresses of their clients.
 	keeps bool
 	// nat translates the addresses that clients use, which spec.addresses names.
 	nat bool
@@ -67,15 +67,15 @@ var places = map[Value]place{
 
 func (s Shape) place() place { return places[s[Place]] }
 
-// KeepsClientAddresses reports whether UDP datagrams reach the pods with the addresses of their clients.
+// KeepsClientAddresses reports whether the pods receive UDP datagrams with the addresses of their clients.
 func (s Shape) KeepsClientAddresses() bool { return s.place().keeps }
 
-// InHostNetwork reports whether dataplanes run in the network of a node: pods as their Dataplane asks for it, and the
+// InHostNetwork reports whether dataplanes run in the network of a node: pods if their Dataplane requests it, and
 // processes of a folder always.
 func (s Shape) InHostNetwork() bool { return s[Input] == Folder || s.place().hostNetwork }
 
-// translated reports whether a NAT translates the addresses that clients use, which spec.addresses names. To a host it
-// is what a load balancer is to Services.
+// translated reports whether a NAT translates the addresses that clients use, which spec.addresses names. The NAT of a
+// host corresponds to the load balancer of Services.
 func (s Shape) translated() bool {
 	p := s.place()
 	return p.nat || s[Input] == Folder && (p.proxied() || p.addresses > 1)
@@ -93,7 +93,7 @@ func (g *Gateway) addAddresses() error {
 	return nil
 }
 
-// addressOf returns an address of a load balancer or a host, and the public one that leads to it, of a new Gateway.
+// addressOf returns an address of a load balancer or a host for a new Gateway, and the public address that leads to it.
 func (e *Env) addressOf() (own, public topology.Both[netip.Addr], err error) {
 	p, first := e.Shape.place(), e.Net.Nodes[0]
 	switch {

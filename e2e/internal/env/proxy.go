@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
 
-// proxy is the part of a load balancer that ends the connections of clients: HAProxy, on a host of its own. Datagrams pass
+// proxy is the part of a load balancer that ends the connections of clients: HAProxy on its own host. Datagrams pass
 // the load balancer unchanged.
 type proxy struct {
 	addrs   topology.Both[netip.Addr]
@@ -87,8 +87,8 @@ func (g *Gateway) proxied() (list []*Listener) {
 	return list
 }
 
-// writeProxyConfig writes the config of the proxy, and its certificate, FILE.cfg and FILE.pem. The config has both address
-// families, of which clients use those of the shape.
+// writeProxyConfig writes the config of the proxy and its certificate, FILE.cfg and FILE.pem. The config has both
+// address families. Clients use the families of the shape.
 func (g *Gateway) writeProxyConfig(file string) error {
 	authority, err := bed.NewAuthority()
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 )
 
-// wait is how long a client waits for a datagram that must arrive, and silence for one that must not.
+// wait is how long a client waits for an expected datagram. silence is how long it waits to show that no datagram
+// arrives.
 const (
 	wait    = 5 * time.Second
 	silence = time.Second
@@ -29,8 +30,8 @@ type Client struct {
 // firstChannel is the lowest channel number (RFC 8656 §12).
 const firstChannel = 0x4000
 
-// Allocate makes an allocation at an address of a UDP listener. A family asks for a relay of that family
-// (REQUESTED-ADDRESS-FAMILY, RFC 8656 §18.8); the invalid address asks for none.
+// Allocate makes an allocation at an address of a UDP listener. With a family, it requests a relay of that family
+// (REQUESTED-ADDRESS-FAMILY, RFC 8656 §18.8); with the invalid address, it requests none.
 func (e *Env) Allocate(ctx context.Context, l *Listener, at netip.AddrPort, family netip.Addr, user string) (*Client, error) {
 	username, password, err := l.Gateway.Credential(ctx, user)
 	if err != nil {
@@ -99,7 +100,7 @@ func (c *Client) Indicate(peer netip.AddrPort, data string) error {
 
 // Release deletes the allocation.
 func (c *Client) Release(ctx context.Context) {
-	_, _ = c.request(ctx, stun.MethodRefresh, ask.Lifetime(0)) // it ends anyway when it expires
+	_, _ = c.request(ctx, stun.MethodRefresh, ask.Lifetime(0)) // the allocation expires in any case
 	c.Close()
 }
 
@@ -180,7 +181,7 @@ func (e *Env) CallBetweenClients(ctx context.Context, l *Listener) error {
 }
 
 // AllocateThroughRelay sends an Allocate request to a peer through a relay of its family, and reports whether the peer
-// answers as a TURN server. A peer that the gateway forbids does not.
+// answers as a TURN server. A peer that the gateway denies does not answer.
 func (e *Env) AllocateThroughRelay(ctx context.Context, l *Listener, peer netip.AddrPort) (answered bool, err error) {
 	c, err := e.Allocate(ctx, l, l.Addresses()[0], peer.Addr(), "nests")
 	if err != nil {

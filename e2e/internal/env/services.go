@@ -22,7 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
 
-// services does what a cloud and kube-proxy do: it gives load balancers their addresses, and translates the addresses of
+// services acts as a cloud and kube-proxy: it assigns addresses to load balancers, and translates the addresses of
 // Services to pods.
 type services struct {
 	cluster *inCluster
@@ -48,7 +48,7 @@ func startServices(c *inCluster) *services {
 	notify := func(any) {
 		select {
 		case changed <- struct{}{}:
-		default: // the loop will see this change too
+		default: // the loop will handle this change too
 		}
 	}
 	var sources []source
@@ -59,7 +59,7 @@ func startServices(c *inCluster) *services {
 		for _, i := range []cache.SharedIndexInformer{
 			factory.Core().V1().Services().Informer(), factory.Discovery().V1().EndpointSlices().Informer(),
 		} {
-			// The informer has not been started, so that no error is possible.
+			// AddEventHandler fails only for a stopped informer.
 			_, _ = i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 				AddFunc: notify, UpdateFunc: func(_, now any) { notify(now) }, DeleteFunc: notify,
 			})
@@ -85,7 +85,7 @@ func startServices(c *inCluster) *services {
 	return s
 }
 
-// sync brings load balancers and nodes up to date.
+// sync updates load balancers and nodes.
 func (s *services) sync(ctx context.Context, sources []source) error {
 	served, alive := map[string][]netip.AddrPort{}, map[netip.Addr]bool{}
 	var ports []topology.ServicePort
@@ -178,13 +178,13 @@ func (g *Gateway) portErrors(ports []corev1.ServicePort) (list []corev1.PortStat
 	return list
 }
 
-// isPort reports whether a port of a Service of the Gateway is that of the listener.
+// isPort reports whether a port of a Service of the Gateway belongs to the listener.
 func (l *Listener) isPort(p corev1.ServicePort) bool {
 	return p.Port == l.port && strings.EqualFold(string(p.Protocol), l.transport)
 }
 
-// endpoints returns the pods to which new flows of a port go: those that are ready, or if there are none those that are
-// terminating and still serve. It adds all pods that serve to alive.
+// endpoints returns the pods that get new flows of a port: those that are ready, or, if there are none, those that
+// terminate and still serve. It adds all serving pods to alive.
 func endpoints(list []*discoveryv1.EndpointSlice, port string, alive map[netip.Addr]bool) []netip.AddrPort {
 	var ready, serving []netip.AddrPort
 	for _, slice := range list {
@@ -217,8 +217,8 @@ func endpoints(list []*discoveryv1.EndpointSlice, port string, alive map[netip.A
 	return ready
 }
 
-// servicePorts returns what nodes translate for a port of a Service: connections to the cluster IP, and those from
-// outside, whose source they replace with externalTrafficPolicy Cluster.
+// servicePorts returns the translations for a port of a Service: connections to the cluster IP, and connections from
+// outside, whose source is replaced with externalTrafficPolicy Cluster.
 func servicePorts(svc *corev1.Service, p corev1.ServicePort, pods []netip.AddrPort) []topology.ServicePort {
 	base := topology.ServicePort{
 		Protocol: strings.ToLower(string(p.Protocol)), Port: p.Port, Endpoints: pods,

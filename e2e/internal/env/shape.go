@@ -102,7 +102,8 @@ const (
 	Mistake  Value = "mistake"  // in an object, and then Restart
 )
 
-// Values are the values of each factor. A new value is a row here, and what it means is in the file that reads the factor.
+// Values are the values of each factor. A new value needs a row here. The file that reads the factor defines its
+// meaning.
 var Values = [factors][]Value{
 	Listeners: {UDP, UDPAndTCP, AllProtocols, TwoUDP},
 	Pods:      {OnePod, TwoPods, ThreePods},
@@ -146,8 +147,8 @@ var ImpossiblePairs = []Impossible{
 	{PortError, UDP, noListenerLeft},
 }
 
-// variants are places that differ from KeepsSource only between clients and nodes. Cover wants no pairs of them with the
-// factors behind the nodes, which would double the number of shapes: Event has the most values after Place.
+// variants are places that differ from KeepsSource only between clients and nodes. Cover does not pair them with the
+// factors behind the nodes, because that would double the number of shapes: Event has the most values after Place.
 var variants = struct {
 	places []Value
 	behind []Factor
@@ -165,7 +166,7 @@ const (
 // Shape is one value of each factor.
 type Shape [factors]Value
 
-// String returns the values, by which ParseShape finds the shape again.
+// String returns the values. ParseShape accepts them.
 func (s Shape) String() string {
 	var words []string
 	for _, v := range s {

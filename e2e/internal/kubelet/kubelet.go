@@ -1,5 +1,5 @@
-// Package kubelet runs the pods of an API server as processes, in the networks that its caller gives them. It does what a
-// scheduler and the kubelets of some nodes do, as far as the pods of the product can see it: binding, environment,
+// Package kubelet runs the pods of an API server as processes, in networks that its caller provides. It acts as a
+// scheduler and as the kubelets of some nodes, as far as pods of the product depend on them: binding, environment,
 // volumes, probes, restarts, termination and status.
 //
 //	kubelet.go  the watch of pods, scheduling
@@ -62,7 +62,7 @@ type Kubelet struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*Pod
-	// waiting are the pods that no node can have yet.
+	// waiting are the pods for which no node is available yet.
 	waiting map[types.UID]*corev1.Pod
 }
 
@@ -84,13 +84,13 @@ func Start(o Options) *Kubelet {
 }
 
 func (k *Kubelet) handle(informer cache.SharedIndexInformer, changed, deleted func(any)) {
-	// The informer has not been started, so that no error is possible.
+	// AddEventHandler fails only for a stopped informer.
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed, UpdateFunc: func(_, now any) { changed(now) }, DeleteFunc: deleted,
 	})
 }
 
-// forget forgets a pod that was deleted before it had a node. The API server deletes such a pod at once.
+// forget removes a pod that was deleted before it had a node. The API server deletes such a pod at once.
 func (k *Kubelet) forget(object any) {
 	if last, missed := object.(cache.DeletedFinalStateUnknown); missed {
 		object = last.Obj
@@ -124,7 +124,7 @@ func (k *Kubelet) observe(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// schedule starts a pod on a node, or later when a node can have it.
+// schedule starts a pod on a node, or later when a node is available.
 func (k *Kubelet) schedule(ctx context.Context, pod *corev1.Pod) {
 	node := k.node(pod)
 	if node == "" {
@@ -148,8 +148,8 @@ func (k *Kubelet) schedule(ctx context.Context, pod *corev1.Pod) {
 	})
 }
 
-// node returns the node for a pod: the one with the fewest pods with the same labels, as the default constraints of the
-// scheduler spread them, and of these the one with the fewest pods. It returns "" if anti-affinity excludes all nodes.
+// node returns the node for a pod: the one with the fewest pods with the same labels, as with the default constraints
+// of the scheduler, and of these the one with the fewest pods. It returns "" if anti-affinity excludes all nodes.
 func (k *Kubelet) node(pod *corev1.Pod) string {
 	same, all, excluded := map[string]int{}, map[string]int{}, map[string]bool{}
 	for _, p := range k.pods {
@@ -220,7 +220,7 @@ func (k *Kubelet) Pods(namespace, label, value string) (list []*Pod) {
 	return list
 }
 
-// bind tells the API server the node of a pod.
+// bind writes the node of a pod to the API server.
 func (k *Kubelet) bind(ctx context.Context, pod *corev1.Pod, node string) error {
 	err := k.Client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID},

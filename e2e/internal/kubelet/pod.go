@@ -23,8 +23,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// Timing of probes. A real kubelet probes less often. The timeout is long, because nodes forget the UDP flows of a pod that
-// is not ready, and on a busy machine an answer may take seconds.
+// Timing of probes. A real kubelet probes less often. The timeout is long: an answer may take seconds on a busy
+// machine, and nodes remove the UDP flows of a pod that is not ready.
 const (
 	probePeriod  = 250 * time.Millisecond
 	probeTimeout = 10 * time.Second
@@ -129,7 +129,7 @@ func childrenOf(pid int) (children []int) {
 	return children
 }
 
-// terminate begins the end of the pod.
+// terminate begins the termination of the pod.
 func (p *Pod) terminate(grace time.Duration) {
 	p.once.Do(func() {
 		p.grace = grace
@@ -184,7 +184,7 @@ func (p *Pod) prepare(ctx context.Context) (err error) {
 	if err := os.MkdirAll(p.dir, 0o711); err != nil {
 		return err
 	}
-	// A ConfigMap or Secret that is not optional may be made later.
+	// A ConfigMap or Secret that is not optional may be created later.
 	return bed.Until(ctx, p.mount)
 }
 
@@ -229,7 +229,7 @@ func (p *Pod) runContainer(ctx context.Context) error {
 	return process.Err()
 }
 
-// user returns the user that the container runs as, or 0 if the pod does not say it. A container that runs as root has all
+// user returns the user of the container, or 0 if the pod does not set it. A container that runs as root has all
 // capabilities of this process.
 func (p *Pod) user() uint32 {
 	container, pod := p.spec.Spec.Containers[0].SecurityContext, p.spec.Spec.SecurityContext

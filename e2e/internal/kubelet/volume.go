@@ -165,7 +165,7 @@ func (p *Pod) environment(c corev1.Container) (env []string) {
 	return env
 }
 
-// args returns the arguments of a container, likewise. Its entry point is the program of its image.
+// args returns the arguments of a container, with the same paths. Its entry point is the program of its image.
 func (p *Pod) args(c corev1.Container) (args []string) {
 	for i, a := range append(slices.Clone(c.Command), c.Args...) {
 		if i == 0 && len(c.Command) > 0 {
@@ -190,7 +190,7 @@ func (p *Pod) local(c corev1.Container, value string) string {
 		for _, v := range p.spec.Spec.Volumes {
 			if v.Name == m.Name {
 				folder := filepath.Join(p.volume(v), m.SubPath)
-				_ = p.makeFolder(folder) // without it the program reports the error
+				_ = p.makeFolder(folder) // if this fails, the program reports an error
 				return folder + rest
 			}
 		}

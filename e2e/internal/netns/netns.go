@@ -25,8 +25,9 @@ type Setting struct{ File, Value string }
 // on most machines.
 var UsualSendBuffers = Setting{"/proc/sys/net/core/wmem_max", "212992"}
 
-// Main runs all tests of a package as Isolated runs one, and returns the exit code. run is that of testing.M. The parent
-// process writes the settings, because a child in another namespace cannot, and restores them.
+// Main runs all tests of a package in a network namespace, as Isolated does with one test, and returns the exit code.
+// run is the Run of testing.M. The parent process writes the settings and restores them, because a child in another
+// namespace cannot.
 func Main(run func() int, settings ...Setting) int {
 	switch os.Getenv(inside) {
 	case whole:
@@ -115,7 +116,7 @@ func Isolated(t *testing.T) bool {
 	return false
 }
 
-// ownFlags returns the flags that are set and that package testing does not define.
+// ownFlags returns the set flags that are not flags of package testing.
 func ownFlags(set *flag.FlagSet) (args []string) {
 	set.Visit(func(f *flag.Flag) {
 		if !strings.HasPrefix(f.Name, "test.") {

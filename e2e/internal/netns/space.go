@@ -21,7 +21,7 @@ type Space struct {
 	name   string
 	thread int
 	work   chan func()
-	lan    *Switch // or nil
+	lan    *Switch // lan is the switch, or nil
 }
 
 // New makes a network namespace with a loopback interface, until the end of the test. The name becomes the name of the
@@ -69,8 +69,8 @@ func Open(name string) (*Space, error) {
 	return s, nil
 }
 
-// serve calls the functions of Do. One that ends its test ends the goroutine (runtime.Goexit); the thread, and with it
-// the namespace, goes on for the cleanups of the test in a deferred call.
+// serve calls the functions of Do. A function that ends its test ends the goroutine (runtime.Goexit). A deferred call
+// then keeps the thread, and with it the namespace, for the cleanups of the test.
 func (s *Space) serve() {
 	closed := false
 	defer func() {

@@ -33,7 +33,8 @@ func TestProcessesOutliveTheNamespacesOfTheirThreads(t *testing.T) {
 	<-left
 }
 
-// A test that ends in the namespace ends its goroutine, and its cleanups can still use the namespace.
+// A function that ends its test in the namespace ends its goroutine. The cleanups of the test can still use the
+// namespace.
 func TestTestMayEndInASpace(t *testing.T) {
 	s := New(t, "space")
 	for range 2 {

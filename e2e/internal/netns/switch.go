@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Switch is an Ethernet switch between one interface of the test and other hosts. The interface is a TAP interface, whose
-// driver supports XDP, as the one of a network card does.
+// Switch is an Ethernet switch between one interface of the test and other hosts. The interface is a TAP interface,
+// because its driver supports XDP, like that of a network card.
 type Switch struct {
 	lan   *Space
 	name  string
@@ -60,7 +60,7 @@ func tap(name string) (*os.File, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("add TAP interface %s: %w", name, err)
 	}
-	// Not before: a file in epoll that gets an interface afterwards reports no events.
+	// Not earlier: if a file is in epoll before it has an interface, it reports no events.
 	return os.NewFile(uintptr(fd), name), nil
 }
 

@@ -90,7 +90,7 @@ func (m *machine) in(name, program string, args ...string) bed.Command {
 	}
 }
 
-// start starts a component in the node. It ends with the node.
+// start starts a component in the node. The component ends with the node.
 func (m *machine) start(name string, args ...string) (*bed.Process, error) {
 	return bed.Start(m.in(name, name, args...))
 }

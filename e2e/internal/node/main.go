@@ -15,7 +15,7 @@ import (
 // the cluster.
 const inside = "E2E_NODE"
 
-// needs are programs that a minimal Debian lacks, with their packages.
+// needs are the required programs that a minimal Debian lacks, with their packages.
 var needs = []struct{ program, debian string }{
 	{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"},
 	{"/usr/lib/cni/bridge", "containernetworking-plugins"},

@@ -52,7 +52,7 @@ type Cluster struct {
 	stop context.CancelFunc // stops the informers of this process
 }
 
-// steps are the steps of a start, in order.
+// steps are the steps of the start, in order.
 var steps = []struct {
 	name string
 	do   func(*Cluster, context.Context) error

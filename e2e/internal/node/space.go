@@ -16,8 +16,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// family is the name prefix of our control groups. The PID follows, because several test processes may run clusters at
-// the same time.
+// family is the name prefix of our control groups. The process id follows, because several test processes may run
+// clusters at the same time.
 const family = "stunner-e2e-"
 
 var group = groupOf(os.Getpid())
@@ -147,7 +147,7 @@ func makeGroup(hierarchy, name string) error {
 	case err != nil:
 		return err
 	}
-	// A real node has all of its CPUs. Without more weight, all pods together would get the share of a single other
+	// A real node has CPUs of its own. Without more weight, all pods together would get the share of a single other
 	// process.
 	for setting, weight := range map[string]string{"cpu.shares": "16384", "cpu.weight": "1600"} {
 		path := filepath.Join(own, setting)

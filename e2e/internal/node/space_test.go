@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A file in the folder of the hierarchies, or a link that leads to no folder, is no hierarchy in which a control group
-// can be created.
+// A file in the folder of the hierarchies, or a link that leads to no folder, is not used as a hierarchy for a control
+// group.
 func TestHierarchies(t *testing.T) {
 	version1, version2 := t.TempDir(), t.TempDir()
 	for _, folder := range []string{"cpu,cpuacct", "memory"} {

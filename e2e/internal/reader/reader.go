@@ -163,7 +163,8 @@ func (r *Reader) note(change func()) {
 
 // State is a snapshot of what a reader has recorded.
 type State struct {
-	// Last is the newest frame. Changes counts the frames that differed from the one before, including the first one.
+	// Last is the newest frame. Changes is the number of frames that differed from the previous one, including the
+	// first frame.
 	Last    Frame
 	Changes int
 	// Visits counts connections. Refused counts connection attempts that got an HTTP error.

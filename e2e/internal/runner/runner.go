@@ -47,7 +47,7 @@ func NewCluster(t *testing.T) *cluster.Cluster {
 	return kube
 }
 
-// New returns an operator that is not started yet. It has the rights of a user in groups, and memory is its limit in
+// New returns an operator that is not started. It has the rights of a user in the given groups. memory is its limit in
 // bytes.
 func New(t *testing.T, kube *cluster.Cluster, memory int64, user string, groups ...string) *Operator {
 	t.Helper()

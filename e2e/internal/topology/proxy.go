@@ -8,8 +8,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// AddProxy makes a host to which TCP connections to ports of public addresses lead. Its own connections to them lead
-// further, to the nodes. It returns the addresses of the host too.
+// AddProxy creates a host that receives TCP connections to ports of public addresses. Its own connections to these
+// addresses reach the nodes. It also returns the addresses of the host.
 func (n *Network) AddProxy(public Both[netip.Addr], ports []int32) (*netns.Space, Both[netip.Addr], error) {
 	n.mu.Lock()
 	n.proxies++
@@ -38,10 +38,10 @@ func (n *Network) AddProxy(public Both[netip.Addr], ports []int32) (*netns.Space
 // home share a prefix instead.
 var sharedNet = dual("100.64.0.0/24", "2001:db8:1::/64")
 
-// ShareClients gives the clients more addresses, which share one: datagrams of the former over IPv4 reach the router with
-// the latter. It returns the addresses.
+// ShareClients gives the clients more addresses, which share one public address: the router receives their IPv4
+// datagrams with that address. It returns the addresses.
 func (n *Network) ShareClients(count int) (list []Both[netip.Addr], err error) {
-	const first = 10 // behind the addresses of client and router in IPv6
+	const first = 10 // after the addresses of client and router in IPv6
 	for i := range count {
 		one := host(sharedNet, first+i)
 		for _, p := range one {

@@ -13,7 +13,7 @@ import (
 // clientLink is the interface of the router to the clients.
 const clientLink = "clients"
 
-// firewall keeps clients from private addresses, as the internet does. Only a NAT leads there.
+// firewall blocks private addresses for clients, as on the internet. Only a NAT leads there.
 const firewall = `
 table inet internet {
 	chain forward {
@@ -182,7 +182,7 @@ func (p ServicePort) translate(rules *strings.Builder, six bool) {
 	}
 	verdict := fmt.Sprintf("%sdnat %s to %s map { %s }", mark, family, pick, strings.Join(pods, ", "))
 	if len(pods) == 0 {
-		verdict = "drop" // a client that passed without translation would not be translated as long as it sends
+		verdict = "drop" // without a translation, a client would not be translated as long as it sends
 	}
 	rule := func(match string) { fmt.Fprintf(rules, "%s %s\n", match, verdict) }
 	for _, a := range p.Addresses {
@@ -195,7 +195,7 @@ func (p ServicePort) translate(rules *strings.Builder, six bool) {
 	}
 }
 
-// Forget deletes the UDP flows to a pod at all nodes, as kube-proxy does when the pod does not serve any more.
+// Forget deletes the UDP flows to a pod at all nodes, as kube-proxy does when the pod stops serving.
 func (n *Network) Forget(pod netip.Addr) error { return n.forget("--reply-src "+pod.String(), pod) }
 
 // forget deletes the UDP flows of a family that a filter of conntrack selects, at all nodes.
@@ -213,7 +213,7 @@ func forget(s *netns.Space, filter string, family netip.Addr) error {
 	if family.Is6() {
 		which = " -p udp -f ipv6 " + filter
 	}
-	// conntrack stops at a flow that ends while it deletes, and leaves those behind it.
+	// conntrack stops if a flow ends while it deletes, and does not delete the following flows.
 	var deleting error
 	for range 5 {
 		list, err := s.Exec("conntrack -L" + which)

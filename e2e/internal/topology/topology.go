@@ -12,7 +12,7 @@
 //	topology.go  the namespaces and their addresses
 //	services.go  load balancers, NAT and kube-proxy
 //	proxy.go     hosts that end connections, and clients that share an address
-//	home.go      the way of the test process to public addresses
+//	home.go      the route of the test process to public addresses
 package topology
 
 import (
@@ -25,10 +25,10 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// Both is a pair of values, one of each address family: IPv4, IPv6.
+// Both is a pair of values: one for IPv4 and one for IPv6.
 type Both[T any] [2]T
 
-// Addresses that are the same in each network, because they are not known outside of it.
+// Addresses that are the same in each network, because they are visible only inside it.
 var (
 	clientNet  = dual("203.0.113.0/27", "2001:db8:1::/64")
 	nodeNet    = dual("203.0.113.32/27", "2001:db8:2::/64")
@@ -45,7 +45,7 @@ const (
 	homeNet     = 255
 )
 
-// maxPods is the number of pods that a node can have had.
+// maxPods is the maximum number of pods of a node, including deleted ones.
 const maxPods = 250
 
 // bridge is the interface of a node to its pods, which reach each other without the node.
@@ -111,7 +111,7 @@ type Node struct {
 
 	net    *Network
 	podNet Both[netip.Prefix]
-	pods   int // that the node has had
+	pods   int // including deleted ones
 }
 
 // Pod is the network of a pod.
@@ -278,8 +278,8 @@ func (n *Network) addNode(number int) (err error) {
 func (d *Node) addBridge(number int) error {
 	d.podNet = d.net.subnet(podNet + number)
 	// With snooping, neighbour solicitations (RFC 4861) stop when the memberships expire, because no host is a querier.
-	// Without an address of its own, a bridge has that of one of its ports, and when that pod is deleted, the other pods
-	// send to the old address for half a minute.
+	// A bridge without an address of its own has the address of one of its ports. When that pod is deleted, the other
+	// pods send to the old address for half a minute.
 	add := "ip link add " + bridge + " address 02:00:00:00:00:01 type bridge mcast_snooping 0"
 	for _, command := range []string{add, "ip link set " + bridge + " up"} {
 		if _, err := d.Exec(command); err != nil {

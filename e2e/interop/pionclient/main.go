@@ -1,6 +1,6 @@
 // Command pionclient is a TURN client of pion/turn v5. It has a module of its own, because the workspace tests the
-// versions of pion that stunnerd is released with. go.mod has the current release, and before.mod the last one that
-// sends attributes behind MESSAGE-INTEGRITY.
+// versions of pion that stunnerd is released with. go.mod has the current release. before.mod has the last release that
+// sends attributes after MESSAGE-INTEGRITY.
 package main
 
 import (
@@ -84,8 +84,8 @@ func run(o options) error {
 	return nil
 }
 
-// talk sends messages, each after the echo of the one before. The first leave in Send indications, and the others in
-// the channel that the client binds meanwhile.
+// talk sends messages, each after the echo of the previous one. The first ones are sent in Send indications, and the
+// others in the channel that the client binds meanwhile.
 func talk(client *turn.Client, relay net.PacketConn, o options) error {
 	if o.denied != "" {
 		denied, err := net.ResolveUDPAddr("udp", o.denied)

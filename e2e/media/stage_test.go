@@ -145,7 +145,7 @@ func bare(path string) server {
 	}}
 }
 
-// direct is no server. The cost that a relay adds is the difference to it.
+// direct stands for no server. The difference to direct is the cost that a relay adds.
 var direct = server{name: "none"}
 
 // start starts a server on a number of cores, and waits until it answers. It returns nil for direct.

@@ -52,8 +52,8 @@ func token(t *testing.T, change func(*claims)) string {
 	return signed + "." + encode(mac.Sum(nil))
 }
 
-// J-06, K-04: with tokens configured in the chart, credentials are given for a valid token only. Requests are counted,
-// and no log contains a token or key.
+// J-06, K-04: with tokens configured in the chart, only a valid token gets credentials. Requests are counted, and no
+// log contains a token or key.
 func TestTokens(t *testing.T) {
 	s, system := newTestNamespace(t), testNamespace{t, home}
 	s.prepare()

@@ -12,9 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// R-02, L-3: the operator is unavailable and a dataplane pod is deleted. Its calls continue until they end, and the
-// next pod serves the standby config.
-// No call is disturbed when the operator is back.
+// R-02, L-3: a dataplane pod is deleted while the operator is unavailable. Its calls continue until they end, and the
+// next pod serves the standby config. When the operator is available again, no call is disturbed.
 func operatorAway(s site) {
 	system := testNamespace{s.T, home}
 	old := s.open("", udpListener, tcpListener)

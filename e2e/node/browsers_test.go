@@ -24,8 +24,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
 )
 
-// pages is the number of test pages, each with a call to the echo peer. They are frames of one browser, because ten browsers
-// take all processors of a small machine.
+// pages is the number of test pages, each with a call to the echo peer. They are frames of one browser, because ten
+// browsers use all processors of a small machine.
 const pages = 10
 
 // frames is a page of test pages. Its report has the result of each.
@@ -140,7 +140,7 @@ func (s site) testPage() string {
 	return server.URL
 }
 
-// goOn checks that each call receives a number of further messages, and logs what it has lost since the last time.
+// goOn checks that each call receives a number of further messages, and logs how many it has lost since the last check.
 func (b *browsers) goOn(after string, messages int) {
 	b.Helper()
 	before := b.page.Reports("the calls run", func(r chromium.Report) bool { return len(r.Results) == pages })

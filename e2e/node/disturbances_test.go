@@ -129,7 +129,7 @@ func (s *site) sign(secret credential.Secret) {
 	), "apply", "-f", "-")
 }
 
-// Listeners of most stories, on the default port.
+// Listeners of most disturbances, on the default port.
 const (
 	udpListener = "{name: udp, port: 3478, protocol: TURN-UDP}"
 	tcpListener = "{name: tcp, port: 3478, protocol: TURN-TCP}"
@@ -209,7 +209,7 @@ func (s site) dialWith(o call.Options) (c *call.Call) {
 	return c
 }
 
-// dialTo makes a call that is relayed by a given pod. For a moment, new calls may still reach a terminating pod.
+// dialTo makes a call that is relayed by a given pod. For a short time, new calls may still reach a terminating pod.
 func (s site) dialTo(pod corev1.Pod, d listenerAddress, peer netip.AddrPort) (c *call.Call) {
 	s.Helper()
 	s.until(fmt.Sprintf("a call over %s is relayed by pod %s", d.network, pod.Name), func(context.Context) error {

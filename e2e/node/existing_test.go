@@ -79,8 +79,8 @@ func newExisting(t *testing.T, helm string) *existing {
 	return m
 }
 
-// serve starts config discovery as the existing operator has it: plain HTTP without authentication. The URL is the same
-// each time.
+// serve starts config discovery like the existing operator: plain HTTP without authentication. The URL is always the
+// same.
 func (m *existing) serve() {
 	m.Helper()
 	at := strings.TrimPrefix(m.origin, "http://")

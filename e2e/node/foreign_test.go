@@ -16,8 +16,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 )
 
-// K-01, K-08, T-01, T-04: a pod of another namespace, and a client with a valid credential, reach only what they are
-// allowed to. Each attempt is counted.
+// K-01, K-08, T-01, T-04: a pod of another namespace, and a client with a valid credential, have access to nothing but
+// what they are granted. Each attempt is counted.
 func unauthorizedClientsAreRefused(s site) {
 	s.open("", udpListener, tcpListener)
 	foreign := newSite(s.T, "stranger")
@@ -201,7 +201,7 @@ func (s site) relaysRefuse(foreign site) {
 	if code := request(
 		stun.MethodRefresh, stun.RawAttribute{Type: stun.AttrLifetime, Value: []byte{0, 0, 0, 0}},
 	); code != 0 {
-		s.Errorf("deletion of the allocation: %d", code) // the pod would wait for its end
+		s.Errorf("deletion of the allocation: %d", code) // otherwise the pod would wait until the allocation expires
 	}
 	s.goOn("strangers", works)
 	s.hangUp(works)

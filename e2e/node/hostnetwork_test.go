@@ -21,9 +21,9 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
 
-// TestHostNetwork installs the chart as documented for dataplanes in the host network. Two Gateways share the only
-// node. Their calls over UDP go on while the pods of the first one are updated, crash, and are drained, as
-// docs/survival.md says, and nothing of this disturbs the second one.
+// TestHostNetwork installs the chart as documented for dataplanes in the host network. Two Gateways share the
+// only node. Their calls over UDP continue while the pods of the first one are updated, crash, and are drained, as
+// docs/survival.md says. The second Gateway is not disturbed.
 func TestHostNetwork(t *testing.T) {
 	system := testNamespace{t, home}
 	system.prepare()
@@ -60,11 +60,12 @@ const (
 // event is a change of the first of two Gateways on a node.
 type event struct {
 	name string
-	// do returns when something of the Gateway that serves calls is there again.
+	// do returns when a pod of the Gateway serves calls again.
 	do func(*hostGateway)
 	// both is set if the event concerns the second Gateway too.
 	both bool
-	// silent is set if the calls of the Gateway are interrupted, and long if that takes as long as the start of a container.
+	// silent is set if the calls of the Gateway are interrupted, and long if the interruption takes as long as the
+	// start of a container.
 	silent, long bool
 }
 
@@ -275,8 +276,8 @@ func (g *hostGateway) restartNode() {
 	}
 }
 
-// drain drains the only node, except its echo peers, which stand for media servers of another node. When the pods of both
-// Gateways have ended, it ends the drain, which waits for other pods, and uncordons the node.
+// drain drains the only node, except its echo peers, which stand for media servers of another node. When the pods of
+// both Gateways have ended, it stops the drain, which waits for other pods, and uncordons the node.
 func (g *hostGateway) drain() {
 	old := g.pod()
 	g.drainUntil("the pods of the Gateways have ended", func(context.Context) error {
@@ -329,8 +330,8 @@ func (g *hostGateway) drainUntil(what string, cond func(context.Context) error) 
 	}
 }
 
-// observe lets an event happen while new calls are made. It checks that the calls of both Gateways continue, that new
-// ones are accepted afterwards, and logs the longest gap of each call.
+// observe causes an event while new calls are made. It checks that the calls of both Gateways continue and that new
+// calls are accepted afterwards. It logs the longest gap of each call.
 func (s site) observe(machine *stall.Monitor, e event, first, second *hostGateway) {
 	s.Helper()
 	for _, g := range []*hostGateway{first, second} {
@@ -371,7 +372,7 @@ func (s site) observe(machine *stall.Monitor, e event, first, second *hostGatewa
 	}
 }
 
-// allGoOn checks that each call receives fifty more echoes, all of them in the same time.
+// allGoOn checks concurrently that each call receives fifty more echoes.
 func (s site) allGoOn(after string, calls []*call.Call) {
 	s.Helper()
 	var waiting sync.WaitGroup
@@ -436,7 +437,7 @@ func (g *hostGateway) knock() *knocking {
 	return k
 }
 
-// end ends the sequence, and returns how many calls were accepted, and the errors of the others.
+// end ends the sequence. It returns the number of accepted calls, and the errors of the others.
 func (k *knocking) end() (accepted int, failed []error) {
 	k.stop()
 	k.ended.Wait()

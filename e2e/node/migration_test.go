@@ -26,9 +26,9 @@ const runbook = "docs/migration.md"
 // TestMigration runs the commands of the runbook in their order, forward and back, on an installation of the existing
 // system, during calls. A call may lose nothing, and the Services keep their addresses.
 //
-// The existing system is imitated: its chart has the same names, and its objects the same fields and field managers.
-// Its operator is an idle program, its config discovery is in this process, and its dataplane is stunnerd with the
-// arguments and the environment of the existing dataplane.
+// The existing system is simulated: its chart has the same names, and its objects have the same fields and field
+// managers. Its operator is an idle program, its config discovery is in this process, and its dataplane is stunnerd
+// with the arguments and the environment of the existing dataplane.
 func TestMigration(t *testing.T) {
 	for _, helm := range []string{"helm", "helm3"} {
 		t.Run(helm, func(t *testing.T) { migrate(t, helm) })
@@ -216,7 +216,7 @@ func (m *existing) end(pod corev1.Pod) {
 	}
 }
 
-// refusesOthers: a pod in the form of the existing system does not get a config any more.
+// refusesOthers: a pod in the form of the existing system gets no config after the migration.
 func (m *existing) refusesOthers() {
 	m.Helper()
 	url := "http://stunner-config-discovery.stunner-system.svc.cluster.local:13478"

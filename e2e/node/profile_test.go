@@ -103,7 +103,7 @@ func (c *callsByPod) profile() {
 	c.intact()
 }
 
-// inForce checks that all conditions of objects are good.
+// inForce checks that all conditions of objects are True.
 func (s testNamespace) inForce(objects ...string) {
 	s.Helper()
 	for _, o := range objects {

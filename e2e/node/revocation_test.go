@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	// revokedCalls is the number of calls of the revoked user, and otherCalls of another one, over all pods.
+	// revokedCalls is the number of calls of the revoked user over all pods. otherCalls is the number of calls of
+	// another user.
 	revokedCalls, otherCalls = 51, 9
 	// revokedWithin is how soon the calls of a revoked user end.
 	revokedWithin = 2 * time.Second
@@ -35,9 +36,9 @@ const (
 	revokingKey = "the key of the people who run the calls"
 )
 
-// TestRevocation: the calls of a revoked user at three pods end within two seconds, those at a pod without connection
-// to the operator when it is connected again. Other calls lose nothing. The credential stays refused after a restart of
-// the operator and the auth service.
+// TestRevocation: the calls of a revoked user at three pods end within two seconds. Calls at a pod without connection
+// to the operator end when it is connected again. Other calls lose nothing. The credential stays refused after a
+// restart of the operator and the auth service.
 func TestRevocation(t *testing.T) {
 	s, system := newTestNamespace(t), testNamespace{t, home}
 	s.prepare()

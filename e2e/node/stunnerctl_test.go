@@ -112,7 +112,7 @@ func (c ctl) findings(args ...string) (all []finding, code int) {
 	return all, code
 }
 
-// healthy: nothing is found on a cluster on which everything works.
+// healthy: doctor and why have no findings on a healthy cluster.
 func (c ctl) healthy(t *testing.T) {
 	c = c.on(t)
 	for _, args := range [][]string{
@@ -201,8 +201,8 @@ func (c ctl) turncat(t *testing.T) {
 	}
 }
 
-// icetest: every listener passes, and nothing is left in the cluster: neither after a run, nor after one that was
-// interrupted, nor after one that was killed and icetest --cleanup.
+// icetest: every listener passes, and no object is left in the cluster, also after a run that was interrupted, and
+// after one that was killed and icetest --cleanup.
 func (c ctl) icetest(t *testing.T) {
 	c = c.on(t)
 	before := c.made()
@@ -289,8 +289,8 @@ func (c ctl) as(account, role string) ctl {
 	return c
 }
 
-// viewer: an account with the ClusterRole view in one namespace sees the Gateways there, and is refused elsewhere. No
-// Secret is readable for it.
+// viewer: an account with the ClusterRole view in one namespace can read the Gateways there, and is refused elsewhere.
+// It can read no Secret.
 func (c ctl) viewer(t *testing.T) {
 	c = c.on(t)
 	viewer := c.as("viewer", "view")

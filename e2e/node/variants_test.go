@@ -166,8 +166,8 @@ func (s site) onTheNode() {
 	})
 }
 
-// a DaemonSet or Deployment replaces the pod on the host network. A call over UDP goes on in the next pod of the node,
-// from the same relay port, and at no time do two pods run there. handOver returns the next pod.
+// a DaemonSet or Deployment replaces the pod on the host network. A call over UDP continues in the next pod of
+// the node, from the same relay port. Two pods never run there at the same time. handOver returns the next pod.
 func (s site) handOver(d listenerAddress, old corev1.Pod, kind, ring string) (next corev1.Pod) {
 	s.Helper()
 	c := s.dial(d, s.echo())

@@ -90,7 +90,7 @@ func (s *stream) receive() {
 	}
 }
 
-// end stops sending, and waits until all datagrams have returned. It returns how many have not.
+// end stops sending, and waits until all datagrams have been echoed. It returns the number of missing echoes.
 func (s *stream) end() (lost int64) {
 	s.t.Helper()
 	close(s.stop)
@@ -125,8 +125,8 @@ func (s *stream) kernel(more int) {
 	})
 }
 
-// exact compares the counters with the datagrams that reached the peer and the client. The counters may include some
-// that were lost behind the gateway.
+// exact compares the counters with the datagrams that reached the peer and the client. The counters may include
+// datagrams that were lost after the gateway.
 func (s *stream) exact(before counters, lost int) {
 	s.t.Helper()
 	differs := func(f flow, n int64) bool {

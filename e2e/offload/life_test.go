@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// ChannelBind, CreatePermission and ChannelData in the kernel prolong what the kernel has. The kernel moves the end of
-// a permission by a second or more.
+// ChannelBind, CreatePermission and ChannelData in the kernel extend the lifetimes in the kernel. The kernel extends a
+// permission only if its end changes by a second or more.
 func refresh(t *testing.T, n *network) {
 	g := n.start(t)
 	p := g.path(v4)
@@ -88,7 +88,7 @@ func allocationEnd(t *testing.T, n *network) {
 	g.gone(g.objects)
 }
 
-// A draining stunnerd forwards its calls in the kernel. When it ends, it leaves nothing.
+// A draining stunnerd forwards its calls in the kernel. When it ends, no object is left in the kernel.
 func drain(t *testing.T, n *network) {
 	g := n.start(t)
 	p := g.path(v4)

@@ -58,7 +58,8 @@ type network struct {
 }
 
 // newNetwork returns a network in which the gateway has the interface clients and the interface peers. With engine XDP,
-// these are two names of one interface: XDP forwards only packets that leave by the interface at which they arrive.
+// these are two names of one interface: XDP forwards only packets that leave by the interface at which they have
+// arrived.
 func newNetwork(t *testing.T, engine string) *network {
 	t.Helper()
 	n := &network{engine: engine, programs: bedtest.Build(t, bed.Stunnerd, "e2e/turnprobe")}

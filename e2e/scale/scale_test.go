@@ -40,7 +40,7 @@ const memory = 512 << 20
 // Limits that do not depend on the speed of the machine.
 const (
 	maxRatio = 1.2 // allocations of a change, relative to few Gateways
-	// Services and Deployments that the other fifteen workers may still be writing, one of each, while one writes the first
+	// The other fifteen workers may still write one Service and one Deployment each while one worker writes the first
 	// status
 	maxLate = 30
 )
@@ -49,7 +49,7 @@ const (
 const (
 	changes = 150
 	pace    = time.Second / 20
-	busy    = 100 // changes that are timed while other Gateways change
+	busy    = 100 // changes that are measured while other Gateways change
 	seed    = 1
 )
 
@@ -367,7 +367,7 @@ func (b *scaleTest) whileOthersChange(n int) (latencies []time.Duration, total i
 	cancel()
 	group.Wait()
 	b.turn += others
-	b.change(0) // comes after all others
+	b.change(0) // after all other changes
 	return latencies, n + others + 1
 }
 

@@ -30,15 +30,15 @@ const (
 	wideRoutes    = 1_000
 	wideEndpoints = 10 // of one route
 	wideTime      = 8 * time.Second
-	// podCost is the maximum CPU time that a pod of the Gateway uses for a config, in times of reading its JSON, which
-	// the test measures as control.
+	// podCost is the maximum CPU time of a pod of the Gateway for a config, relative to the time for reading the JSON
+	// of the config, which the test measures as control.
 	podCost = 8
 	// controls is the number of times that the control is measured.
 	controls = 20
 )
 
 // A Gateway with 1,000 routes and 10,000 endpoints, of which 20 change every second, uses little CPU time in its pod:
-// for each config at most podCost times that of reading its JSON. The CPU time of the operator is printed: its
+// for each config at most podCost times the time for reading its JSON. The CPU time of the operator is printed: its
 // translation has a limit, and watches and caches use more. The pod gets the last change, and a small Gateway is not
 // delayed.
 func TestWideGateway(t *testing.T) {

@@ -66,7 +66,7 @@ func newTwoGateways(t *testing.T) *twoGateways {
 func (s *twoGateways) folder() string { return filepath.Join(s.Input(), "revocations") }
 func (s *twoGateways) policy() string { return filepath.Join(s.Dir, "policy.yaml") }
 
-// startAuth starts the auth service in place of the one that runs, and waits until it gives credentials for both
+// startAuth starts the auth service in place of the running one, and waits until it returns credentials for both
 // Gateways.
 func (s *twoGateways) startAuth() {
 	s.t.Helper()
@@ -117,7 +117,7 @@ func (s *twoGateways) ask(ctx context.Context, method, path string, body, answer
 	return err
 }
 
-// credential asks for a credential of a user at a Gateway.
+// credential requests a credential of a user at a Gateway.
 func (s *twoGateways) credential(ctx context.Context, user, gateway string) (o call.Options, err error) {
 	namespace, name := filepath.Dir(gateway), filepath.Base(gateway)
 	var answer struct {
@@ -205,9 +205,10 @@ func (s *twoGateways) admitted(o call.Options) time.Duration {
 	return time.Since(begun)
 }
 
-// The calls of a revoked user end at all Gateways within two seconds, and calls of others lose nothing. What was issued
-// before stays refused after restarts of all programs, new credentials work at once, and a dataplane that was not
-// reachable learns of a revocation when it is back. Lifted, the earlier credentials work again.
+// The calls of a revoked user end at all Gateways within two seconds, and calls of others lose nothing. Credentials
+// that were issued before stay refused after restarts of all programs, and new credentials are accepted at once. A
+// dataplane that was not reachable gets the revocation when it is reachable again. When the revocation is deleted, the
+// earlier credentials are accepted again.
 func TestRevocation(t *testing.T) {
 	s := newTwoGateways(t)
 	old := map[string]call.Options{frontDoor: s.new("ann", frontDoor), backDoor: s.new("ann", backDoor)}
@@ -268,7 +269,8 @@ func TestRevocation(t *testing.T) {
 	s.dial(old[backDoor]).End(timeout)
 }
 
-// A Revocation that is a file, as GitOps writes it, acts as one of the auth service, and so does its removal.
+// A Revocation in a file, as GitOps writes it, has the same effect as a revocation by the auth service. Deleting the
+// file ends it.
 func TestRevocationAsAFile(t *testing.T) {
 	s := newTwoGateways(t)
 	ann, bob := s.new("ann", frontDoor), s.dial(s.new("bob", frontDoor))

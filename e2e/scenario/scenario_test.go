@@ -1,5 +1,5 @@
 // Package scenario runs the built programs from a folder through calls, config changes and mistakes. Each scenario is a
-// file in testdata whose name states what it proves. What holds in a cluster too is a behaviour of e2e/shapes.
+// file in testdata whose name states what it proves. A behaviour that also holds in a cluster is tested in e2e/shapes.
 //
 //	commands_test.go  the commands of scenarios
 //	calls_test.go     the command call

@@ -1,5 +1,5 @@
-// Package shapes tests behaviours of the product in each of its shapes. A behaviour is a function of an environment, and
-// holds whatever the shape is: env.Values has the shapes.
+// Package shapes tests behaviours of the product in each of its shapes. A behaviour is a function of an environment
+// that holds in any shape. env.Values defines the shapes.
 //
 //	behaviours.go  the table of behaviours
 //	calls.go       behaviours of calls and peers
@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
 
-// Behaviour is what the product promises in each shape.
+// Behaviour is a promise of the product for each shape.
 type Behaviour struct {
 	// Name is a sentence without spaces.
 	Name string
@@ -28,9 +28,9 @@ type Behaviour struct {
 	Promise string
 	// In reports whether the behaviour concerns a shape; nil means every shape.
 	In func(env.Shape) bool
-	// Holds returns nil, or why the behaviour does not hold. The environment is as before afterwards.
+	// Holds returns nil, or an error if the behaviour does not hold. It restores the environment.
 	Holds func(context.Context, *env.Env) error
-	// Last means that the environment is of no use after the behaviour has failed: no other one is tested.
+	// Last means that after a failure the environment cannot be used for other behaviours.
 	Last bool
 }
 
@@ -228,8 +228,9 @@ func severalPodsSeeClients(s env.Shape) bool {
 	return s[env.Pods] != env.OnePod && s.KeepsClientAddresses()
 }
 
-// offloadAsAskedFor reports whether the offload engine works where the pods are. XDP does not support the interfaces of
-// pods, and one process of a node at a time has its program at an interface: that is a finding, and the pods use TC.
+// offloadAsAskedFor reports whether the requested offload engine works where the pods are. XDP does not support the
+// interfaces of pods, and only one process of a node at a time can attach its program to an interface. In these cases
+// there is a finding, and the pods use TC.
 func offloadAsAskedFor(s env.Shape) bool {
 	return s[env.MediaPath] != env.XDP || s.InHostNetwork() && s[env.Gateways] == env.OneGateway
 }

@@ -20,8 +20,9 @@ func callsSurviveEvent(ctx context.Context, e *env.Env) error {
 	return err
 }
 
-// surviving returns the calls that an event must not end. Connections end with their process. An update in the network of a
-// host replaces it: a folder at once, a pod when its connections have ended or its grace period is over.
+// surviving returns the calls that an event must not end. Connections end with their process. An update in the network
+// of a host replaces the process: in a folder at once, and in a pod when its connections have ended or its grace period
+// is over.
 func surviving(s env.Shape, event env.Value) func(env.Calls) env.Calls {
 	if event == env.Crash || event == env.Update && s.InHostNetwork() {
 		return env.Calls.OverUDP
@@ -29,15 +30,16 @@ func surviving(s env.Shape, event env.Value) func(env.Calls) env.Calls {
 	return env.Calls.All
 }
 
-// under returns a behaviour: something happens during calls through each listener, and afterwards all continue.
+// under returns a behaviour: a disturbance happens during calls through each listener, and afterwards all calls
+// continue.
 func under(happen func(*env.Env, context.Context) error) func(context.Context, *env.Env) error {
 	return func(ctx context.Context, e *env.Env) error {
 		return during(ctx, e, env.Calls.All, func(ctx context.Context) error { return happen(e, ctx) })
 	}
 }
 
-// during makes something happen during calls through each listener. Afterwards those that must survive continue, and new
-// calls work.
+// during causes a disturbance during calls through each listener. Afterwards the surviving calls continue, and new
+// calls succeed.
 func during(ctx context.Context, e *env.Env, survive func(env.Calls) env.Calls, happen func(context.Context) error) error {
 	calls, err := e.DialAll(ctx, "during")
 	defer func() { calls.HangUp() }()
@@ -127,7 +129,8 @@ func wrongCredentialsAreRefused(ctx context.Context, e *env.Env) (err error) {
 	return err
 }
 
-// toldAddressesAreReachable calls at each address that the auth service tells, and compares them with the listeners.
+// toldAddressesAreReachable calls at each address that the auth service returns, and compares the addresses with the
+// listeners.
 func toldAddressesAreReachable(ctx context.Context, e *env.Env) (err error) {
 	for _, g := range e.Gateways {
 		told, askErr := g.Endpoints(ctx, "asks")
@@ -178,8 +181,8 @@ func clientsCallEachOther(ctx context.Context, e *env.Env) (err error) {
 	return err
 }
 
-// nestedAllocationsAreRefused asks for permissions for each dataplane at the ports of the listeners, and sends an Allocate
-// request through a relay to each of them, which must stay without an answer.
+// nestedAllocationsAreRefused requests permissions for each dataplane at the ports of the listeners, and sends an
+// Allocate request through a relay to each of them. These requests must not be answered.
 func nestedAllocationsAreRefused(ctx context.Context, e *env.Env) (err error) {
 	for _, g := range e.Gateways {
 		list, listErr := g.Dataplanes()

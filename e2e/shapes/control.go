@@ -28,7 +28,7 @@ func statusIsTrue(ctx context.Context, e *env.Env) error {
 	})
 }
 
-// checkStatus compares the status of a Gateway with what clients see.
+// checkStatus compares the status of a Gateway with the addresses and listeners that clients use.
 func checkStatus(e *env.Env, g *env.Gateway, s env.Status) (err error) {
 	err = errors.Join(env.IsTrue(s.Conditions, "Accepted"), isProgrammed(g.Unserved, s.Conditions, "no public address: listener "))
 	for _, l := range g.Listeners {
@@ -64,8 +64,8 @@ func checkStatus(e *env.Env, g *env.Gateway, s env.Status) (err error) {
 	return err
 }
 
-// isProgrammed returns nil if the condition Programmed is True, or if there is a listener that the load balancer does not
-// serve, is False with a message that has a text.
+// isProgrammed returns nil if the condition Programmed is True. If the load balancer does not serve a listener, it
+// returns nil if Programmed is False with a message that contains a text.
 func isProgrammed(unserved *env.Listener, conditions []metav1.Condition, text string) error {
 	err := env.IsTrue(conditions, "Programmed")
 	if unserved == nil {
@@ -206,8 +206,8 @@ func whyFindsNothing(ctx context.Context, e *env.Env) (err error) {
 	return err
 }
 
-// findsNothing waits until a command has no finding but remarks, because what happened before is reported for a while. A
-// listener that the load balancer does not serve must be found.
+// findsNothing waits until a command has no findings but infos, because earlier events are reported for some time. If
+// the load balancer does not serve a listener, there must be a finding about it.
 func findsNothing(ctx context.Context, e *env.Env, args ...string) error {
 	return e.Await(ctx, strings.Join(args, " "), func(ctx context.Context) error {
 		list, err := e.Findings(ctx, args...)

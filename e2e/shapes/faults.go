@@ -15,20 +15,20 @@ const (
 	window = 2 * time.Second
 	// tolerated is how many more datagrams, in percent, may be lost with a disturbance than without it.
 	tolerated = 5
-	// vanished is the number of clients that vanish, and of pods.
+	// vanished is the number of vanishing clients, and the number of vanishing pods.
 	vanished = 3
 	// bystanders is the number of calls that must not be disturbed.
 	bystanders = 4
-	// pause is the time between two new calls during an update, and before a client tries again that was refused. A pod may
-	// get SIGTERM before the nodes send new clients elsewhere.
+	// pause is the time between two new calls during an update, and before a refused client tries again. A pod may get
+	// SIGTERM before the nodes send new clients to other pods.
 	pause = time.Second
 	// inPlace is the longest time without new calls while a dataplane in the network of a host is replaced: the grace period
 	// of its pod, if it has calls over connections, and the start of the next process.
 	inPlace = 20 * time.Second
 )
 
-// Ports of clients whose datagrams move between pods. Each behaviour has its own, because a client that returns to a pod
-// within half a minute is not found: nodes track what the pod has sent to it.
+// Ports of clients whose datagrams move between pods. Each behaviour has its own port: a client that returns to a pod
+// within half a minute is not found, because conntrack entries of the nodes remain.
 const (
 	firstMoved     = 30001
 	firstBystander = 30101
@@ -38,10 +38,11 @@ const (
 	firstDrained   = 30501
 )
 
-// errDisturbed reports that a disturbance took datagrams from calls that it does not concern.
+// errDisturbed reports that a disturbance caused losses in unrelated calls.
 var errDisturbed = errors.New("other calls are disturbed")
 
-// undisturbed compares the losses of calls before and during a disturbance. A disturbance returns what ends it.
+// undisturbed compares the losses of calls before and during a disturbance. The disturbance returns the function that
+// ends it.
 func undisturbed(ctx context.Context, calls env.Calls, disturb func() (end func(), err error)) error {
 	control := calls.Losses(ctx, window)
 	end, err := disturb()
@@ -102,8 +103,8 @@ func movedClientsContinue(ctx context.Context, e *env.Env) error {
 	return calls.AwaitEchoes(ctx)
 }
 
-// vanishedPodsHurtNobody unplugs pods to which another one forwards the datagrams of heavy clients. That pod also forwards
-// for bystanders, to a pod that is left. There are more pods meanwhile, so that several vanish.
+// vanishedPodsHurtNobody unplugs pods to which another pod forwards the datagrams of heavy clients. The other pod also
+// forwards for bystanders, to a remaining pod. Pods are added before, so that several can vanish.
 func vanishedPodsHurtNobody(ctx context.Context, e *env.Env) error {
 	if err := e.Scale(ctx, 2+vanished); err != nil {
 		return err
@@ -137,7 +138,7 @@ func unplugPods(ctx context.Context, e *env.Env) error {
 		}
 		return func() {
 			for _, d := range vanishing {
-				_ = d.Net.Plug() // Scale finds out
+				_ = d.Net.Plug() // Scale detects errors
 			}
 		}, errors.Join(err, ingress.Net.Unresolve())
 	})
@@ -169,8 +170,8 @@ func forwarded(
 	return calls, calls.AwaitEchoes(ctx)
 }
 
-// vanishedClientsHurtNobody unplugs neighbours to which a media server sends much. The pod at which they arrive forwards
-// for them, and also for bystanders, which are another neighbour.
+// vanishedClientsHurtNobody unplugs neighbours to which a media server sends much data. The pod at which their
+// datagrams arrive forwards for them, and also for bystanders, which are another neighbour.
 func vanishedClientsHurtNobody(ctx context.Context, e *env.Env) error {
 	l := e.Gateways[0].Listeners[0]
 	pods, err := l.Gateway.Dataplanes()
@@ -257,8 +258,8 @@ func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
 	})
 }
 
-// callRepeatedly makes new calls until ctx ends. It returns an error if two in succession fail, and a gap has passed since
-// the first one of those that fail in succession.
+// callRepeatedly makes new calls until ctx ends. It returns an error if at least two calls in succession fail, and the
+// time since the first of these exceeds gap.
 func callRepeatedly(ctx context.Context, l *env.Listener, gap time.Duration) (err error) {
 	var failing time.Time
 	for ctx.Err() == nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // Each mistake in the input folder of a file provider is an error of doctor and why, which names the document or the
-// object. After its correction they find no problem. e2e/diagnose has all mistakes in objects.
+// object. After its correction there are no findings. e2e/diagnose has all mistakes in objects.
 func TestMistakesInAFolder(t *testing.T) {
 	c := ctl{t, bedtest.Quickstart(t, "", bed.Stunnerctl)}
 	commands := [][]string{{"doctor"}, {"why", "-n", "meet", "front-door"}}

@@ -99,8 +99,8 @@ func (c ctl) sessions(args ...string) (all []string) {
 	return all
 }
 
-// Commands about calls find those of a user and end them, and each other command prints what it is documented to print,
-// and no secret. After the end of the operator, a command ends with an error.
+// Commands about calls list and end the calls of a user. Each other command prints its documented output, and no
+// secret. When the operator has ended, commands fail with an error.
 func TestCommandsDuringCalls(t *testing.T) {
 	c := ctl{t, bedtest.Quickstart(t, "", bed.Stunnerctl)}
 	id := bed.GatewayID
@@ -168,7 +168,7 @@ func TestCommandsDuringCalls(t *testing.T) {
 	if err := ada.Renew(); err == nil {
 		t.Error("the server answers requests of the session that kick has ended")
 	}
-	// What was under way when kick ended arrives before the next echoes of bob.
+	// Echoes in flight when kick ended arrive before the next echoes of bob.
 	bedtest.NoError(t, bob.AwaitMore(t.Context(), 10))
 	last := ada.LastEcho()
 	if err := bob.AwaitMore(t.Context(), 20); err != nil {

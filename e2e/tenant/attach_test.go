@@ -24,8 +24,8 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: there, port: 53}]}]}
 `, apiVersion, parent)
 }
 
-// attachingAttempts: a route attaches to a Gateway of others only if that allows its namespace. It does not affect
-// other routes there.
+// attachingAttempts: a route attaches to a Gateway of others only if the Gateway allows its namespace. It does not
+// affect other routes there.
 func attachingAttempts() (attempts []attempt) {
 	const ours, api, theirs = "stunner.l7mp.io/v1", "gateway.networking.k8s.io/v1", `{name: gateway0, namespace: media-1`
 	const members, allowed = `{name: members-only, namespace: club}`, `{name: gateway1, namespace: games-1}`

@@ -53,8 +53,8 @@ var families = map[string]func() []attempt{
 	"auth": authAttempts,
 }
 
-// K-01, K-02, K-03, K-04, K-08, K-09, K-10: no object, token or request of a tenant reads, takes or ends what belongs
-// to others, or widens the policy of the class.
+// K-01, K-02, K-03, K-04, K-08, K-09, K-10: no object, token or request of a tenant reads, takes or ends resources of
+// others, or widens the policy of the class.
 func TestTenant(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
@@ -200,7 +200,7 @@ var kinds = map[string]schema.GroupVersionKind{
 	"service":       {Version: "v1", Kind: "Service"},
 }
 
-// object returns an object KIND/NAME of the namespace, with nothing but its name.
+// object returns an object KIND/NAME of the namespace, with its name only.
 func (n *tenant) object(name string) *unstructured.Unstructured {
 	kind, name, _ := strings.Cut(name, "/")
 	o := &unstructured.Unstructured{}

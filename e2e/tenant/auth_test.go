@@ -21,8 +21,8 @@ var authArguments = []string{
 // tenantHost is the address that some Gateways of tenants ask for.
 const tenantHost = "turn.tenant.example.net"
 
-// authAttempts: the auth service gives a tenant no credential for Gateways of others, and gives others none for those
-// of a tenant.
+// authAttempts: the auth service gives a tenant no credential for Gateways of others, and gives others none for
+// Gateways of the tenant.
 func authAttempts() []attempt {
 	named := gateway(`, addresses: [{type: Hostname, value: ` + tenantHost + `}]`)
 	return []attempt{

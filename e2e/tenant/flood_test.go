@@ -27,8 +27,8 @@ const (
 	garbage      = 400 // tokens
 )
 
-// floodAttempts: the objects of a tenant, whatever their number and size, use up neither the memory of the operator nor
-// its time.
+// floodAttempts: the objects of a tenant exhaust neither the memory nor the time of the operator, for any number and
+// size of objects.
 func floodAttempts() []attempt {
 	return []attempt{
 		{

@@ -28,7 +28,7 @@ const (
 	concurrentPods = 16
 )
 
-// manyPodAttempts: a tenant with very many pods uses up neither the streams of the operator nor its memory.
+// manyPodAttempts: a tenant with very many pods exhausts neither the streams nor the memory of the operator.
 func manyPodAttempts() []attempt {
 	return []attempt{{
 		name:  "very many pods open streams, and answer at the greatest length",

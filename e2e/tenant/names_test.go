@@ -29,8 +29,8 @@ func marked(metadata string) string {
 	return strings.Replace(gateway(""), "metadata: {name: door}", "metadata: {name: door, "+metadata+"}", 1)
 }
 
-// nameAttempts: names, labels and owner references of a tenant's objects give others no effect on them, and the tenant
-// none on those of others.
+// nameAttempts: a tenant cannot affect objects of others by names, labels and owner references of its objects, and
+// others cannot affect objects of the tenant.
 func nameAttempts() (attempts []attempt) {
 	for kind, spec := range map[string]string{
 		"v1, kind: Service":                         `spec: {externalIPs: [192.0.2.222], ports: [{port: 3478, protocol: UDP}]}`,

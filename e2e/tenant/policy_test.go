@@ -85,7 +85,7 @@ spec: {controllerName: stunner.l7mp.io/calls-1, parametersRef: {group: stunner.l
 	}
 	for object, text := range map[string]string{
 		"gateway/door": gateway(""), "route/way": gateway("") + routeTo(`name: nothing`), "config/own": ownConfig(plain),
-		"service/door": gateway(""), // would be the address of a load balancer of others
+		"service/door": gateway(""), // would be the load balancer address of another tenant
 	} {
 		attempts = append(attempts, attempt{
 			name: "a tenant writes the status of its own " + object, apply: text,

@@ -50,7 +50,7 @@ import (
 const (
 	// limit is the timeout of steps that take a second on an idle machine.
 	limit = time.Minute
-	// soon is the timeout for a state that is reached already, or almost.
+	// soon is the timeout for a state that is already reached, or almost.
 	soon = 20 * time.Second
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// settle waits until the operator has observed the generations of objects, and has then finished with them.
+// settle waits until the operator has observed the generations of objects, and has processed them.
 func (n *tenant) settle(list ...*unstructured.Unstructured) {
 	n.Helper()
 	n.must(run.settle(n.Context()))

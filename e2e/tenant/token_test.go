@@ -165,7 +165,7 @@ func tokenAttempts() (attempts []attempt) {
 				for i := range flips {
 					n.send(stream, fmt.Sprintf(`{"report":{"id":"TENANT/door","pod":"spy-of-door","accepted":%t,`+
 						`"draining":%t,"error":"%d of %d","allocations":%d}}`, i%2 == 0, i%3 == 0, i, len(revision), i))
-					time.Sleep(flipPause) // the rate of the attack
+					time.Sleep(flipPause) // the interval of the attack
 				}
 				n.settle()
 				var list []string

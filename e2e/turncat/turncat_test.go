@@ -120,7 +120,7 @@ func cat(t *testing.T, in io.Reader, out io.Writer, args ...string) (stderr stri
 // random returns n reproducible pseudo-random bytes.
 func random(n int64) io.Reader { return io.LimitReader(rand.NewChaCha8([32]byte{15}), n) }
 
-// returned carries data to the echo peer and back, and compares the hashes.
+// returned sends data to the echo peer and back through turncat, and compares the hashes.
 func returned(t *testing.T, n int64, args ...string) {
 	t.Helper()
 	want, got := sha256.New(), sha256.New()

@@ -37,8 +37,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// policy has the API keys of a platform that reads the usage of its users, of a user, and of a web app. Each key is the
-// name of its entry.
+// policy has the API keys of a platform that reads the usage of its users, of a user, and of a web app. Each key equals
+// the name of its entry.
 func policy() []byte {
 	hash := func(key string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(key))) }
 	return fmt.Appendf(nil, `version: v1
@@ -79,7 +79,7 @@ type caller struct {
 	*env.Call
 	user     string
 	at, size int
-	// before is what it had sent and received when its pod was killed, and restored reports that the pod was.
+	// before are the counts of the call when its pod was killed. restored reports that the pod was killed.
 	before   call.Stats
 	restored bool
 }
@@ -172,8 +172,8 @@ func (p *product) ask(ctx context.Context, key, query string) (status int, a ans
 	return status, a, err
 }
 
-// expect waits until the usage by user is that of the calls at some pods, with the numbers of pods. What a pod has
-// forwarded is counted a moment later.
+// expect waits until the usage by user equals the counts of the calls at some pods, with the numbers of pods. Packets
+// are counted a short time after they were forwarded.
 func (p *product) expect(what string, asked, answered int, pods ...int) (a answer) {
 	p.t.Helper()
 	var total figures
@@ -209,9 +209,9 @@ func (p *product) expect(what string, asked, answered int, pods ...int) (a answe
 	return a
 }
 
-// R-40: TestUsageOfThreePods: the usage of each user is what its calls at three pods have sent and received. A pod that
-// does not answer is missing, and the answer says so. A pod that was killed continues its sessions, and counts from then
-// on.
+// R-40: TestUsageOfThreePods: the usage of each user equals what its calls at three pods have sent and received. If a
+// pod does not answer, it is missing in the sum, and the answer says so. A pod that was killed continues its sessions,
+// and counts from then on.
 func TestUsageOfThreePods(t *testing.T) {
 	p := start(t)
 	for pod := range p.pods {

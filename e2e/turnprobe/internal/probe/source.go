@@ -6,9 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// source is a source address for clients, with the nonce that the server issued for it. Servers rate-limit
-// unauthenticated requests by source address, so a prober with one address must reuse its nonce instead of requesting
-// one per check.
+// source is a source address for clients, with the nonce that the server issued for it. Servers limit unauthenticated
+// requests by source address, so a prober with one address must reuse its nonce.
 type source struct {
 	addr netip.Addr // the zero value means the kernel's choice
 

@@ -11,8 +11,9 @@ import (
 // certificateInterval is the minimum time between two reads of the certificate, which may be a mounted Secret.
 const certificateInterval = 10 * time.Second
 
-// certificate is the certificate of the API, in two files. It is read again at handshakes. If a file becomes invalid,
-// or the files do not belong together, as in the middle of a change, the last valid certificate stays in use.
+// certificate is the certificate of the API, in two files. The files are read again at handshakes. If a file becomes
+// invalid, or the two files do not match, for example in the middle of a change, the last valid certificate stays in
+// use.
 type certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger

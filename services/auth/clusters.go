@@ -57,8 +57,8 @@ type clusters struct {
 	running sync.WaitGroup
 	changes yamlfile.Changes
 	told    string // the last error
-	// inForce is the setup with which requests are answered. next replaces it once its clusters have sent their configs; it
-	// is nil if there is none.
+	// inForce is the setup that answers requests. next replaces it when its clusters have sent their configs; it is nil
+	// if there is no next setup.
 	inForce, next *setup
 }
 
@@ -87,8 +87,8 @@ func (o options) openClusters(ctx context.Context, log *slog.Logger) (*clusters,
 	return c, nil
 }
 
-// open returns the setup of a file. It takes over the connections of clusters and the GeoIP file that are in use already,
-// so that their state is kept.
+// open returns the setup of a file. It keeps the connections to clusters and the GeoIP file that are already in use,
+// with their state.
 func (c *clusters) open(ctx context.Context, file region.File) (*setup, error) {
 	s := &setup{since: time.Now()}
 	s.Trails, s.Operators = map[string]*trail.Trail{}, map[string]discovery.Inspector{}

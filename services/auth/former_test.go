@@ -82,7 +82,7 @@ func TestContractFormerSettingsKeepTheirMeaning(t *testing.T) {
 	}
 }
 
-// A wrong value of a former flag, and a misspelt flag beside former ones, are errors that name the flag.
+// A wrong value of a former flag is an error that names the flag, and so is a misspelt flag among former ones.
 func TestFormerSettingsThatAreErrors(t *testing.T) {
 	for want, args := range map[string]string{
 		"--cds-server-port": "--cds-server-address 10.0.0.1 --cds-server-port many", "-v \"loud\"": "-c x -v=loud",
@@ -98,7 +98,7 @@ func TestFormerSettingsThatAreErrors(t *testing.T) {
 func TestWarningsAreLogged(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	var log lockedBuffer // the file source may log after the command has ended
+	var log lockedBuffer // the file source may still log when the command has ended
 	command(ctx, []string{
 		"--config=" + t.TempDir() + "/x", "--address=127.0.0.1", "--port=0", "--health-address=127.0.0.1:0",
 		"--shutdown-delay=0", "--kubeconfig=y",

@@ -275,7 +275,7 @@ func parseTTL(standard, most int64) (time.Duration, time.Duration, error) {
 	return time.Duration(standard) * time.Second, time.Duration(most) * time.Second, nil
 }
 
-// maxRate is the highest value of the flags for rates and bursts. It is more than the service can answer.
+// maxRate is the highest value of the flags for rates and bursts. The service cannot answer at this rate.
 const maxRate = 1_000_000
 
 // lists is the value of a flag with a list that may be given several times.

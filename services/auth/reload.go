@@ -131,7 +131,7 @@ func (c *clusters) serves(each *gateway.Cluster) bool {
 	return slices.ContainsFunc(c.inForce.All, func(o *gateway.Cluster) bool { return o.Directory == each.Directory })
 }
 
-// drop ends what a setup has used and no other one uses.
+// drop ends the parts of a setup that no other setup uses.
 func (c *clusters) drop(s *setup) {
 	if s == nil {
 		return

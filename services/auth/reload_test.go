@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// asking sends requests for ICE servers without a pause, and fails the test for each that gets none.
+// asking sends requests for ICE servers without a pause, and fails the test if one of them gets none.
 type asking struct {
 	url  string
 	stop func()
@@ -112,8 +112,8 @@ func eventually(t *testing.T, check func() string) {
 	}
 }
 
-// TestClustersFileIsReadAgain: under load, the clusters of a changed file come and go without a request that fails. An
-// invalid file, and one whose clusters do not answer, change nothing. The log has line and field.
+// TestClustersFileIsReadAgain: under load, clusters are added and removed by changes of the file, and no request fails.
+// An invalid file changes nothing, and neither does a file whose clusters do not answer. The log has line and field.
 func TestClustersFileIsReadAgain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "clusters.yaml")
 	fra, iad, moved := configFileOf(t, "192.0.2.1"), configFileOf(t, "192.0.2.2"), configFileOf(t, "192.0.2.3")

@@ -104,8 +104,8 @@ func TestContractFormerSettingsKeepTheirMeaning(t *testing.T) {
 	}
 }
 
-// Values with which the operator would do something else than the existing one are errors that name the setting, and so
-// are misspelt flags beside former ones.
+// A value is an error that names the setting, if the operator would interpret it differently from the existing
+// operator. A misspelt flag among former ones is an error too.
 func TestFormerSettingsThatAreErrors(t *testing.T) {
 	for want, c := range map[string]struct {
 		args string

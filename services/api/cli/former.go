@@ -81,7 +81,7 @@ func (f *Flags) AcceptFormer(settings []Former) {
 }
 
 // TakeFormer returns the value of a former flag, or else of a former environment variable, for the Convert function of
-// another setting. SetFromFormer does not report that flag or variable as ignored if its setting follows the other one.
+// another setting. If the setting of that flag or variable comes later, SetFromFormer does not report it as ignored.
 func (f *Flags) TakeFormer(flag, variable string, getenv func(string) string) string {
 	if value := f.Former[flag]; value != "" {
 		delete(f.Former, flag)

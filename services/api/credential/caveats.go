@@ -198,7 +198,7 @@ type FieldError struct{ Field, Problem string }
 // Error implements error.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
-// maxRoutes is a number of routes that no user name has: the shortest one takes six bytes.
+// maxRoutes is larger than the number of routes in any user name, because the shortest route takes six bytes.
 const maxRoutes = 128
 
 // Validate returns an error for values that have no text form.

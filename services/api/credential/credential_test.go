@@ -271,8 +271,8 @@ func FuzzParseUsername(f *testing.F) {
 		if _, err := a.Verify(username, name.Expires.Add(time.Second), 0); !errors.Is(err, credential.ErrExpired) {
 			t.Errorf("a second too late: %v", err)
 		}
-		// The auth service can have minted it, unless its user id has a colon or is not UTF-8. Then it is the same, and
-		// valid.
+		// The auth service could have minted the credential, unless its user id has a colon or is not UTF-8. Minting it
+		// again gives the same valid credential.
 		minted, err := a.Mint(user, time.Hour, name.Expires.Add(-time.Hour))
 		if err != nil {
 			return

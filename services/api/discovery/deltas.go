@@ -158,7 +158,7 @@ func (w *watch) receiveDelta(frame []byte) {
 	case err == nil && r.held == nil, err == nil && d.Base != r.held.loaded.Revision:
 		r.need(wholeRequest{})
 		return
-	case err == nil && len(r.held.loaded.Unknown) > 0: // the hash of the sender covers fields that are unknown here
+	case err == nil && len(r.held.loaded.Unknown) > 0: // the hash of the sender includes fields that are unknown here
 		r.need(wholeRequest{Only: true})
 		return
 	}

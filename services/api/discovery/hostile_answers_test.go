@@ -185,7 +185,7 @@ func TestAnswersNeedARequest(t *testing.T) {
 	})
 }
 
-// An answer that is late by a few seconds is dropped, and the client is not blamed.
+// An answer that is a few seconds late is dropped, and the client is not disconnected.
 func TestLateAnswersAreDropped(t *testing.T) {
 	versus(t, podA, func(v *hostile) {
 		conn := v.stream("/media/a", serves)

@@ -17,8 +17,8 @@ func sit(t *testing.T, s *streamLimiter, id, pod string) (open *stream, taken bo
 	return open, s.acquire(Grant{ID: id, Pod: pod}, open)
 }
 
-// K-12: a pod has a limited number of streams, the newest ones, so that it can reconnect before the server has noticed
-// the end of the previous stream.
+// K-12: a pod has a limited number of streams. The newest ones stay open, so that a pod can reconnect before the server
+// has detected the end of its previous stream.
 func TestAPodHasFewStreams(t *testing.T) {
 	s := newStreamLimiter(Limits{Streams: 10, PodStreams: 2})
 	var all []*stream
@@ -40,7 +40,8 @@ func TestAPodHasFewStreams(t *testing.T) {
 	}
 }
 
-// K-12: pods that no node has reported open few streams, and those of other pods in their namespace stay open.
+// K-12: pods that no node has reported may open only a few streams. The streams of other pods in their namespace stay
+// open.
 func TestPodsThatNeverRunHaveFewStreams(t *testing.T) {
 	s := newStreamLimiter(Limits{Unreported: 3}.withDefaults())
 	open := func(pod string, unreported bool) (*stream, bool) {

@@ -121,8 +121,8 @@ type peerList struct {
 	readers   map[*watcher]*listReader
 }
 
-// listReader is a stream that receives a list. Each stream has an interval of its own: a pod that connects gets the
-// list at once, and this must not delay the next list, with this pod in it, for the others.
+// listReader is a stream that receives a list. Each stream has its own interval: a pod that connects gets the list at
+// once, and this does not delay the next list, which includes this pod, for the others.
 type listReader struct {
 	has  bool // the stream was sent the frame
 	sent time.Time

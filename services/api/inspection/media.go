@@ -107,8 +107,8 @@ type callOf struct {
 	sent, received                        uint64
 }
 
-// judge returns what the packets between one call and some peers mean at the time now. The call is silent if its
-// packets to one peer are unanswered for SilentTime, and no other peer has sent a packet in that time. An ICE agent
+// judge returns the meaning of the packets between one call and some peers at the time now. The call is silent if its
+// packets to one peer are unanswered for SilentTime and no other peer has sent a packet in that time: an ICE agent
 // checks several candidates of a media server, of which only one answers.
 func judge(peers []PeerTraffic, now time.Time) (c callOf) {
 	var answered time.Time

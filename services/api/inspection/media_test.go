@@ -10,7 +10,7 @@ var noon = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 
 func ago(seconds int) time.Time { return noon.Add(-time.Duration(seconds) * time.Second) }
 
-// dead returns the traffic of a peer that has answered until 12 s ago, if it has received packets.
+// dead returns the traffic of a peer that answered until 12 s ago, if it has received packets.
 func dead(peer string, received uint64) PeerTraffic {
 	p := PeerTraffic{
 		Peer: peer, Cluster: "media/sfu", Sent: 900, Received: received, Unanswered: 600, LastSent: ago(0),
@@ -78,7 +78,7 @@ func TestSilentCalls(t *testing.T) {
 	}
 }
 
-// The calls of a route are counted, with the peer that most of the silent ones send to.
+// The calls of a route are counted, with the peer to which most of the silent calls send.
 func TestTally(t *testing.T) {
 	tally := Tally{Now: noon}
 	for range 2 {

@@ -41,7 +41,8 @@ type UsageEntry struct {
 
 // UsageFigures are sums over sessions.
 type UsageFigures struct {
-	// Sessions is the number of sessions that began. A session that a pod continues does not begin.
+	// Sessions is the number of sessions that began in the period. A session that another pod or process has begun is
+	// not counted.
 	Sessions uint64 `json:"sessions"`
 	// Seconds is the sum of the times for which sessions were up.
 	Seconds float64 `json:"seconds"`

@@ -60,7 +60,7 @@ type Identity struct {
 	UserID string
 	// Expires is the expiry of the token or of the API key; zero if there is none.
 	Expires time.Time
-	// Caveats are those that all credentials of the caller carry: Grant.Scope, narrowed by the claim "stunner".
+	// Caveats are the caveats of all credentials of the caller: Grant.Scope, narrowed by the claim "stunner".
 	Caveats credential.Caveats
 	// Region is the region in the claim "stunner"; empty without one. The service may not have a region of this name.
 	Region string
@@ -151,7 +151,7 @@ func fit(text, id string) (string, error) {
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
 		return "", errors.New("it holds control characters or is no UTF-8")
 	}
-	if credential.Marked(id) { // it would be parsed as caveats
+	if credential.Marked(id) { // id would be parsed as caveats
 		id = "%7E" + id[1:]
 	}
 	if len(id) > maxUserID || hashedID.MatchString(id) {

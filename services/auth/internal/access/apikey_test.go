@@ -50,8 +50,8 @@ func TestAPIKeysAreComparedWithoutBranches(t *testing.T) {
 	}
 }
 
-// timings returns the shortest time of several calls, for each of some presented keys. The calls take turns, so that other
-// processes of the machine disturb all of them alike.
+// timings returns the shortest duration of several calls, for each of some presented keys. The keys alternate, so that
+// other processes of the machine affect all of them alike.
 func timings(keys map[string][]APIKey, presented map[string]string) map[string]time.Duration {
 	best, now := map[string]time.Duration{}, time.Now()
 	for range 400 {
@@ -68,8 +68,8 @@ func timings(keys map[string][]APIKey, presented map[string]string) map[string]t
 	return best
 }
 
-// TestAPIKeysTakeOneTime: neither whether a key is known, nor its place in the list, nor how much of its hash is right
-// shows in the time.
+// TestAPIKeysTakeOneTime: the duration does not show whether a key is known, its place in the list, or how much of its
+// hash is right.
 func TestAPIKeysTakeOneTime(t *testing.T) {
 	many := make([]APIKey, maxAPIKeys)
 	for i := range many {
@@ -97,7 +97,8 @@ func TestAPIKeysTakeOneTime(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// A difference that is real is there in each attempt. A comparison that ends at the first wrong byte differs by a factor.
+			// A real difference occurs in each attempt. A comparison that ends at the first wrong byte is several times
+			// faster.
 			var took map[string]time.Duration
 			for range 5 {
 				took = timings(tt.keys, tt.presented)

@@ -106,7 +106,7 @@ type claims struct {
 	jwt.RegisteredClaims
 	Stunner json.RawMessage `json:"stunner"`
 
-	all map[string]json.RawMessage // also those that are not in claimNames
+	all map[string]json.RawMessage // including claims that are not in claimNames
 }
 
 // UnmarshalJSON decodes the claims in claimNames. Times must be numbers (RFC 7519 §2); the JWT library would also

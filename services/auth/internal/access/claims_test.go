@@ -182,8 +182,8 @@ func TestJ03InvalidTokensCauseNoFetch(t *testing.T) {
 	}
 }
 
-// J-03: while a fetch hangs, sources with invented key ids leave places for others, and tokens with known keys do not
-// wait.
+// J-03: while a fetch blocks, sources with invented key ids do not use up the places of others, and tokens with known
+// keys do not wait.
 func TestJ03InventedKeyIDsDoNotBlockOtherSources(t *testing.T) {
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -202,7 +202,7 @@ func TestJ03InventedKeyIDsDoNotBlockOtherSources(t *testing.T) {
 				ended <- struct{}{}
 			}()
 		}
-		synctest.Wait() // one of them fetches, and some wait for it
+		synctest.Wait() // one of them fetches, and the others wait for it
 		newcomers := make(chan error, 20)
 		for n := range cap(newcomers) {
 			go func() {

@@ -46,7 +46,7 @@ type Config struct {
 	Discovery bool
 	// JWKSHosts are the hosts, HOST or HOST:PORT, to which Discovery may lead in addition to that of the issuer.
 	JWKSHosts []string
-	// CAFile has the certificates that verify the server of the keys; empty means those of the system.
+	// CAFile has the certificates that verify the server of the keys; empty means the certificates of the system.
 	CAFile string
 	// TokenFile has a bearer token for the server of the keys, such as that of the pod's ServiceAccount.
 	TokenFile string

@@ -23,7 +23,7 @@ type fetcher struct {
 	reads *keyReads
 	// caFile and tokenFile are read at each fetch, because mounted files change.
 	caFile, tokenFile string
-	// issuer is the issuer whose discovery document names the JWK set; empty if the URL is that of the set.
+	// issuer is the issuer whose discovery document names the JWK set. It is empty if the URL is that of the JWK set.
 	issuer string
 	hosts  []string
 }

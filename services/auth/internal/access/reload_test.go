@@ -105,8 +105,8 @@ func TestPolicyFileIsWrittenInPlace(t *testing.T) {
 
 const fromURL = "version: v1\nissuers:\n- issuer: issuer\n  audience: audience\n  jwksURL: https://issuer.example.org/keys\n"
 
-// A changed policy file applies, also to tokens that were verified before. An invalid or missing one changes nothing,
-// and its error with file, line and field is logged once and shown in the state.
+// A changed policy file applies to all tokens, including tokens that were verified before. An invalid or missing file
+// changes nothing. Its error with file, line and field is logged once and shown in the state.
 func TestPolicyFileIsReadAgain(t *testing.T) {
 	withFile(t, fromURL, func(t *testing.T, i *issuer, p *Policy, change func(string), log *logged) {
 		h := i.headers(t, "first")
@@ -315,7 +315,7 @@ const login = "https://login.example.org"
 
 func discovery(jwks string) string { return `{"issuer":"` + login + `","jwks_uri":"` + jwks + `"}` }
 
-// J-03: OpenID Connect Discovery leads to the JWK set of the issuer, and nowhere else. A changed jwks_uri is followed.
+// J-03: OpenID Connect Discovery leads only to the JWK set of the issuer. A changed jwks_uri is used.
 func TestDiscovery(t *testing.T) {
 	real := http.DefaultTransport
 	defer func() { http.DefaultTransport = real }()

@@ -39,7 +39,7 @@ type Rule struct {
 type Grant struct {
 	// Gateways are the gateways for which the caller gets credentials. The claim "stunner" of a token can narrow them.
 	Gateways Gateways
-	// MaxTTL is the longest lifetime of a credential; 0 means that of the service.
+	// MaxTTL is the longest lifetime of a credential; 0 means the maximum of the service.
 	MaxTTL time.Duration
 	// Rate is the rate limit of the caller; the zero Rate means that of the service.
 	Rate Rate

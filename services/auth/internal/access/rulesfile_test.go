@@ -169,7 +169,7 @@ func TestErrorsOfPolicyFiles(t *testing.T) {
 	}
 }
 
-// Documents that are made to use up memory or time are refused at once.
+// Documents that would use up memory or time are refused at once.
 func TestPolicyBombs(t *testing.T) {
 	var laughs strings.Builder
 	laughs.WriteString("version: v1\na0: &a0 [x,x,x,x,x,x,x,x,x,x]\n")

@@ -121,8 +121,8 @@ func (t Template) id(username string) (string, error) {
 	return fit(text.String(), id.String())
 }
 
-// forms reports whether a user id could result from the template. A user id that is a hash could not, because its user
-// name is not known.
+// forms reports whether the template can result in a user id. It cannot result in a hashed user id, because the user
+// name of a hash is unknown.
 func (t Template) forms(userID string) bool {
 	if t.parts == nil {
 		t = chosenTemplate

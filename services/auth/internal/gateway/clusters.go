@@ -88,8 +88,9 @@ type Preference struct {
 	User string
 }
 
-// Select returns the gateways that a filter selects and that keep retains: those of a cluster in the nearest region,
-// and then those of a cluster in the next one, if these have such gateways. The result must not be changed.
+// Select returns the gateways that a filter selects and that keep retains. It returns the gateways of a cluster in the
+// nearest region, followed by those of a cluster in the next region, if there are such gateways. The result must not be
+// changed.
 func (all Clusters) Select(f Filter, p Preference, keep func([]*Gateway) []*Gateway) []*Gateway {
 	if len(all) == 1 {
 		return keep(all[0].Directory.Select(f))

@@ -289,8 +289,8 @@ func (s *snapshot) put(g *Gateway) {
 	s.replace(next)
 }
 
-// markIdle sets Gateway.Idle as the source reports. It changes copies, because readers of the previous snapshot use the
-// gateways.
+// markIdle sets Gateway.Idle according to the report of the source. It changes copies, because readers of the previous
+// snapshot use the gateways.
 func (s *snapshot) markIdle() {
 	gateways := slices.Clone(s.gateways)
 	for i, g := range gateways {

@@ -54,7 +54,7 @@ func TestURLs(t *testing.T) {
 	}
 	balanced, balancedSTUN := oslo(), oslo()
 	for _, c := range []*config.Config{&balanced, &balancedSTUN} {
-		// the listener over TCP comes before the one over TLS in the config
+		// in the config, the listener over TCP is before the one over TLS
 		c.Listeners[1].TLSAtBalancer, c.Listeners[1].PublicAddress = true, "calls.example.net"
 	}
 	balancedSTUN.Auth = config.Auth{Type: config.AuthNone}

@@ -72,10 +72,10 @@ func (m *Map) Names() (names []string) {
 	return names
 }
 
-// Order returns the names of all regions, the nearest first. The first region is the requested one. Then follow the
-// regions with the address of the client in their networks, then those with its country, then those with its continent.
-// Equal regions are sorted by distance, and then as in the file. asked is empty or unknown if the caller has not
-// requested a region.
+// Order returns the names of all regions, the nearest first. The first region is the requested one. The regions whose
+// networks contain the address of the client follow, then those with its country, then those with its continent. Equal
+// regions are sorted by distance, and then as in the file. asked is empty or unknown if the caller has not requested a
+// region.
 func (m *Map) Order(asked string, client netip.Addr) []string {
 	if len(m.regions) < 2 {
 		return m.Names()

@@ -83,8 +83,8 @@ var (
 	hashed = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
 )
 
-// fitted is the user id of a text by the documentation: a long one, and one that looks like a hash, is its hash, and one
-// that looks like caveats is escaped.
+// fitted returns the user id of a text according to the documentation. A text that is too long or looks like a hash is
+// hashed. A text that looks like caveats is escaped.
 func fitted(text, id string) string {
 	if marked.MatchString(id) {
 		id = strings.Replace(id, "~", "%7E", 1)

@@ -7,7 +7,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
-// grant is the part of an answer that belongs to one gateway.
+// grant is the part of an answer for one gateway.
 type grant struct {
 	gateway    *gateway.Gateway
 	urls       []string

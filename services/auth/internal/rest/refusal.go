@@ -14,7 +14,7 @@ import (
 type Refusal struct {
 	// Reason is the field reason of the problem and of the log line, and a label of the metric.
 	Reason access.Reason
-	// Status is the status code of the answer; 0 means that another handler has chosen it.
+	// Status is the status code of the answer; 0 means that another handler sets it.
 	Status int
 	// Code is the error code in the header WWW-Authenticate (RFC 6750 §3.1); empty means that the header has none.
 	Code string

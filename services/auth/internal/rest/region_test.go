@@ -130,8 +130,8 @@ func TestNearestRegionComesFirst(t *testing.T) {
 	}
 }
 
-// TestOperatorsSeeOnlyTheirOwnCluster: the status and the grants that an operator asks for have nothing of other
-// clusters. The audit log has all.
+// TestOperatorsSeeOnlyTheirOwnCluster: the status and the grants that an operator requests contain nothing of other
+// clusters. The audit log contains all grants.
 func TestOperatorsSeeOnlyTheirOwnCluster(t *testing.T) {
 	k := newKeys(t)
 	w := newThreeRegions(t, k)

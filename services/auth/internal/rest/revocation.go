@@ -128,7 +128,8 @@ func (s server) mayRevoke(who *access.Identity) error {
 	return nil
 }
 
-// liftable returns, by ID, the revocations that the caller may delete: those that it could also make.
+// liftable returns, by ID, the revocations that the caller may delete. These are the revocations that the caller may
+// also create.
 func (s server) liftable(ctx context.Context) (map[string][]revoke.Revocation, error) {
 	who := identityOf(ctx)
 	if err := s.mayRevoke(who); err != nil {

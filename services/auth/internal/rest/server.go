@@ -367,7 +367,7 @@ func (s server) permits(who *access.Identity, f gateway.Filter, parameter string
 }
 
 // all returns all gateways that the service, the policy and the token of the caller allow. If no gateway is left, the
-// error names the first of these that leaves none.
+// error names the first of the three that excludes all.
 func (s server) all(ctx context.Context, who *access.Identity, near gateway.Preference) ([]*gateway.Gateway, error) {
 	if who.Gateways.Empty() {
 		return nil, fail(claimEmpty)

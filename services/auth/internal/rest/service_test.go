@@ -173,7 +173,7 @@ func (s *service) check(t testing.TB, r *http.Request, answer *http.Response, bo
 	s.checkReason(t, r, answer, body)
 	route, params, err := s.contract.FindRoute(r)
 	if err != nil {
-		return // not a path of the contract: its tests look at the answer themselves
+		return // not a path of the contract; the test of the path checks the answer
 	}
 	err = openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: r, PathParams: params, Route: route},

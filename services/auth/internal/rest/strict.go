@@ -74,8 +74,8 @@ func (fm form) checkFields(body []byte) *failure {
 // null is the value null of JSON.
 var null = []byte("null")
 
-// checkNull refuses a field that is null. A client that has computed no value must leave the field out, because null
-// could mean that it has failed to compute one.
+// checkNull refuses a field that is null. A client that does not set a value must leave the field out, because null may
+// result from a failed computation.
 func (fm form) checkNull(body []byte) *failure {
 	const message = "is null: leave it out"
 	var all map[string]json.RawMessage

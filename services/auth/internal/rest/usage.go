@@ -88,8 +88,8 @@ func (s server) usageQuery(who *access.Identity, p GetUsageParams) (q inspection
 
 const notLimit = "must be an integer from 1 to 1000"
 
-// usageUser returns the user id that a request selects; empty means all. A caller that may read its own usage only, and
-// that the policy imposes a user id on, need not name it.
+// usageUser returns the user id that a request selects; empty means all users. If a caller may read only its own usage,
+// and the policy determines its user id, the caller need not name it.
 func usageUser(who *access.Identity, user *string) (string, error) {
 	if user == nil {
 		switch {

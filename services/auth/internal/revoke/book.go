@@ -118,7 +118,7 @@ func (b *Book) refresh(ctx context.Context) error {
 	}
 	now := b.now()
 	expired := slices.DeleteFunc(stored, func(r Revocation) bool { return r.InForce(now) })
-	// One that was written again since the read has another version, and stays.
+	// If a revocation was written again since the read, it has another version and is not deleted.
 	return each(expired, func(r Revocation) error { return b.store.Delete(ctx, r.Namespace, r.ID, r.Version) })
 }
 

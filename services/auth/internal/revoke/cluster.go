@@ -24,12 +24,12 @@ import (
 type Cluster struct {
 	origin, tokenFile string
 	client            *http.Client
-	// most is the maximum size in bytes of the objects of a namespace in a list, maxListedNamespace.
+	// most is the maximum size in bytes of the objects of a namespace in a list: maxListedNamespace.
 	most int64
 
 	// listing is held while crowded is in use.
 	listing sync.Mutex
-	// crowded are the revocations that were read of namespaces with more than most, until forget.
+	// crowded are the revocations of namespaces whose objects exceed most, until forget.
 	crowded map[string][]Revocation
 	forget  time.Time
 }

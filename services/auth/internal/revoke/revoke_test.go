@@ -499,8 +499,8 @@ func TestNoCallerWaitsForAnother(t *testing.T) {
 	})
 }
 
-// A revocation that is written while the store is read stays known, and is not deleted in place of the one that it has
-// replaced.
+// A revocation that is written while the store is read stays known. It is not deleted instead of the revocation that it
+// has replaced.
 func TestWriteDuringRead(t *testing.T) {
 	cluster, _ := newCluster(t)
 	folder, err := OpenFolder(t.TempDir())

@@ -28,9 +28,9 @@ type Traces struct {
 	provider *sdk.TracerProvider
 }
 
-// Open returns the Traces that the standard variables of OpenTelemetry ask for, or nil if they ask for none. The SDK
-// reads the variables of sampling and batches (OTEL_TRACES_SAMPLER, OTEL_BSP_…). Its processor drops spans that the
-// collector does not take, and delays no request.
+// Open returns the Traces that the standard variables of OpenTelemetry request, or nil. The SDK reads the variables of
+// sampling and batches (OTEL_TRACES_SAMPLER, OTEL_BSP_…). Its processor drops spans that the collector does not accept,
+// and delays no request.
 func Open(env func(string) string, from otlp.Process, log *slog.Logger) (*Traces, error) {
 	out, err := otlp.Open(otlp.Traces, env, from)
 	if out == nil || err != nil {

@@ -91,7 +91,7 @@ func TestGrantsNeedAGateway(t *testing.T) {
 	}
 }
 
-// Neither one user nor one caller with many users displaces the grants of others.
+// Neither a single user nor a caller with many users displaces the grants of others.
 func TestTrailIsBoundedFairly(t *testing.T) {
 	trail := New(true, func() time.Time { return now })
 	list := func(query string) inspection.GrantList {

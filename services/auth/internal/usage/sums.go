@@ -51,7 +51,7 @@ func (s *sums) pod(g Gateway, of inspection.Usage) {
 	}
 	s.out.Total.Add(of.Total)
 	if s.query.By == Gateways {
-		// The pod was asked for one entry, so it has left out others, unless there is only that of one user.
+		// The pod was asked for one entry only, so Truncated is expected, except in a query for one user.
 		s.out.Truncated = s.out.Truncated || of.Truncated && s.query.User != ""
 		s.entry(g.Name).Add(of.Total)
 		return

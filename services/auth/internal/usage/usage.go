@@ -1,4 +1,4 @@
-// Package usage asks operators what users have relayed in the last hour, and adds up the answers of the pods.
+// Package usage requests the usage of the last hour from operators, and adds up the answers of the pods.
 //
 // # Files
 //
@@ -41,7 +41,7 @@ var (
 	ErrDenied = errors.New("the operator refuses requests for usage of this service")
 )
 
-// Gateway is a Gateway to ask about.
+// Gateway is a Gateway whose usage is requested.
 type Gateway struct {
 	// Name is its name in answers, and ID its NAMESPACE/NAME at its operator.
 	Name, ID string
@@ -75,9 +75,9 @@ type Asker struct{ limiter *limiter }
 // NewAsker returns an Asker.
 func NewAsker() *Asker { return &Asker{limiter: newLimiter()} }
 
-// Ask returns the usage of Gateways. The caller is the one that the number of requests in progress is limited for. If
-// some Gateways have no answer, Answer.Complete is false; if all of them have none, Ask returns an error that wraps
-// ErrAway or ErrDenied.
+// Ask returns the usage of Gateways. The number of requests in progress is limited for each caller. If some Gateways
+// have no answer, Answer.Complete is false. If no Gateway has an answer, Ask returns an error that wraps ErrAway or
+// ErrDenied.
 func (a *Asker) Ask(ctx context.Context, caller string, gateways []Gateway, q inspection.UsageQuery) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()

@@ -9,7 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
 )
 
-// largest is the size in bytes of the files, a part of the maximum: what they cost must grow with their size only.
+// largest is the size of the test files in bytes. It is smaller than the maximum, and suffices because the cost must be
+// proportional to the size.
 const largest = 32 << 10
 
 // bombs are files that cost a careless reader much more than their size.

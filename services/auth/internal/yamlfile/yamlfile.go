@@ -66,7 +66,7 @@ func (c *Changes) New(raw []byte) bool {
 // Use makes raw the content in use.
 func (c *Changes) Use(raw []byte) { c.used, c.seen = raw, raw }
 
-// Lose notes that the file could not be read. The next content is used, also if it is the former one.
+// Lose records that the file could not be read. The next content is then used even if it has not changed.
 func (c *Changes) Lose() { c.used, c.seen = nil, nil }
 
 // OneOf are the allowed values of a claim: a text, a number, a boolean, or a list of these.

@@ -18,7 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// An input folder that cannot be read is a fault of the host in status.txt and problems.yaml, and removes nothing.
+// If the input folder cannot be read, status.txt and problems.yaml report a fault of the host, and nothing is removed.
 func TestAnInputFolderThatCannotBeReadIsReported(t *testing.T) {
 	s := newSite(t)
 	s.run()

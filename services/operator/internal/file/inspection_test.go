@@ -38,8 +38,8 @@ func (s *site) inspect(token, path string) (code int, body string) {
 	return resp.StatusCode, string(data)
 }
 
-// The inspection API of a folder is at the URL in discovery.url, and needs the token in discovery.token. It shows the
-// problems of documents and objects, and configs without secrets.
+// The inspection API of a folder is at the URL in discovery.url, and requires the token in discovery.token. It shows
+// the problems of documents and objects, and configs without secrets.
 func TestInspectionOfAFolder(t *testing.T) {
 	s := newSite(t)
 	s.write("broken.yaml", "kind: Gateway\n")

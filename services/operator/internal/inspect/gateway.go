@@ -194,9 +194,9 @@ func incompletePod(pod, reason string) string { return pod + ": " + reason }
 // maxAnswer is the maximum size of the bodies in one answer in bytes.
 const maxAnswer = 4 << 20
 
-// merge returns the answers sorted by pod, one of each pod. A pod that is about to change its replica has a stream to
-// both, so that one of two requests may have failed or have found the sessions ended already. Bodies beyond maxAnswer are
-// replaced by an error.
+// merge returns the answers sorted by pod, with one answer for each pod. A pod that changes its replica has streams to
+// both, so one of two requests may have failed, or may have found no sessions because the other one has ended them.
+// Bodies beyond maxAnswer are replaced by an error.
 func merge(all inspection.List, q discovery.Query) inspection.List {
 	slices.SortStableFunc(all.Items, func(a, b inspection.Item) int {
 		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(len(a.Error), len(b.Error)),

@@ -114,11 +114,11 @@ type Attributes struct {
 	Namespace, Name string
 }
 
-// UsageRight is the right to read what users have relayed, without the Gateway. It is apart from the others because the
-// answers have the ids of users. The auth service has it, because it forms these ids.
+// UsageRight is the right to read the usage of users, without the Gateway. It is separate from the other rights because
+// the answers contain the ids of users. The auth service has this right, because it creates these ids.
 var UsageRight = Attributes{Verb: "get", Resource: "gateways/usage"}
 
-// Is reports whether the right is another one, whatever the Gateway.
+// Is reports whether two rights are equal, except for the Gateway.
 func (a Attributes) Is(b Attributes) bool { return a.Verb == b.Verb && a.Resource == b.Resource }
 
 // Split returns the resource and the subresource.

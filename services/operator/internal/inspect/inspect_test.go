@@ -346,8 +346,8 @@ func TestAnswersOfPodsAreChecked(t *testing.T) {
 	}
 }
 
-// A running dataplane without a connection is listed as incomplete, because a call on it may continue. A request of
-// another replica, and one for auth services, is only about connected pods.
+// A running dataplane without a connection is listed as incomplete, because a call through it may continue. A request
+// of another replica, and a request for auth services, concerns only connected pods.
 func TestRunningPodsWithoutAConnectionAreListed(t *testing.T) {
 	reasons := map[string]string{
 		"away": inspection.NotConnected, "crashed": "its container does not run: Error", "here": inspection.NotConnected,

@@ -154,7 +154,7 @@ func TestLedgerChargesTheNamespaceOfTheRoute(t *testing.T) {
 	}
 }
 
-// While memory is not scarce a change affects no Gateway without routes of the same namespaces.
+// While memory is not scarce, a change affects only Gateways with routes of the same namespaces.
 func TestLedgerAffectsNoGatewayWhileMemoryIsPlentiful(t *testing.T) {
 	l := newBudgetLedger(10_000_000)
 	for i := range 1000 {

@@ -283,7 +283,7 @@ func TestForwardingKeysAreRenewed(t *testing.T) {
 	})
 }
 
-// K-01: the address that a pod reports for forwarding is refused if it is not an address of the pod of the token.
+// K-01: a reported address for forwarding is refused if it is not an address of the pod of the token.
 func TestPeersAreVerifiedWithTheWatchedPods(t *testing.T) {
 	pod, host := relayPod(), relayPod()
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}

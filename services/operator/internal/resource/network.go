@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// networks counts, for each network of the cluster, the objects that show it. A network that exists changes only with
-// the first and the last of them, so that few translations depend on a new Service or pod.
+// networks counts, for each network of the cluster, the objects in it. Only the first and the last object of a network
+// change the set of networks, so few translations depend on a new Service or pod.
 type networks map[netip.Prefix]int
 
 // replace replaces the networks of an object.

@@ -46,7 +46,7 @@ type Options struct {
 	Answers connect.Source
 	// Objects is the source of objects; nil means that there are none.
 	Objects connect.Source
-	// Gateway is the only Gateway; its zero value means all Gateways of Namespace.
+	// Gateway is the only diagnosed Gateway. The zero value means all Gateways of Namespace.
 	Gateway types.NamespacedName
 	// Namespace limits the Gateways; empty means all namespaces.
 	Namespace string
@@ -371,7 +371,7 @@ func (r *reader) findOperator(ctx context.Context) {
 	}
 }
 
-// ask asks the operator about itself and about the diagnosed Gateways.
+// ask requests the state of the operator and of the diagnosed Gateways from the operator.
 func (r *reader) ask(ctx context.Context) {
 	if r.Answers == nil {
 		return
@@ -392,7 +392,7 @@ func (r *reader) ask(ctx context.Context) {
 		problem, remedy, denied := connect.Split(err)
 		r.s.Unreached = &diagnose.Unreached{Problem: problem, Remedy: remedy, Denied: denied}
 		return
-	case status != http.StatusForbidden: // a user with rights in one namespace may not see the operator
+	case status != http.StatusForbidden: // a user with rights in one namespace may not read the state of the operator
 		r.s.OperatorError = err.Error()
 	}
 	var gateways []types.NamespacedName
@@ -418,7 +418,8 @@ func (r *reader) ask(ctx context.Context) {
 	}
 }
 
-// askAuth asks the auth services for their state, after the configs of the Gateways, which are compared with it.
+// askAuth requests the state of the auth services. It runs after the configs of the Gateways were read, because the
+// state is compared with them.
 func (r *reader) askAuth(ctx context.Context) {
 	sent := r.Now()
 	var list inspection.List

@@ -171,7 +171,7 @@ func TestCanReach(t *testing.T) {
 	}
 }
 
-// A pod that drains says which calls have moved, and why others stay.
+// The status of a draining pod lists the calls that have moved, and why others stay.
 func TestRemainingCalls(t *testing.T) {
 	moving := inspection.Status{AllocationCount: 3, Drain: &inspection.DrainStatus{
 		Moved: 40, Stay: map[string]int{"TCP": 2, inspection.StaysForPeer: 1},

@@ -228,7 +228,7 @@ func (t *icetestRun) config(ctx context.Context) (string, error) {
 }
 
 // leaveUnroutable returns the listeners to whose addresses this host has a route, and a text that names all listeners.
-// If no listener has such an address, it returns all, so that the tests report the error.
+// If there is no such listener, it returns all, so that the tests report the error.
 func leaveUnroutable(all []gatewayListener) (kept []gatewayListener, text string) {
 	var names, left []string
 	for _, l := range all {

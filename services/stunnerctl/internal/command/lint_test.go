@@ -206,7 +206,7 @@ var withoutFinding = map[string]string{
 	"UDPRoute metadata.name":               "nothing refers to it",
 }
 
-// Each text of the quickstart, and of objects with further kinds, that becomes another one has a finding.
+// There is a finding when any text of the quickstart, or of objects of further kinds, is replaced by another text.
 func TestLint_EveryText(t *testing.T) {
 	base := quickstart(t)
 	base["more.yaml"] = `apiVersion: stunner.l7mp.io/v1

@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// An operator that cannot be reached is a finding, and nothing is said about pods that were not asked.
+// An operator that cannot be reached is a finding. There are no findings about its pods, whose state is unknown.
 func TestWhyWithoutOperator(t *testing.T) {
 	w := newProvider(t)
 	w.write(t, "discovery.url", "http://127.0.0.1:1") // no process listens there

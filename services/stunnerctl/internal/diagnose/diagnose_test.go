@@ -140,7 +140,8 @@ func show(findings []Finding) string {
 	return b.String()
 }
 
-// Each fixture is a fault. The first finding of why, and of doctor unless it does not concern a Gateway, names it.
+// Each fixture is a fault. The first finding of why names it. So does the first finding of doctor, unless the fault
+// concerns no Gateway.
 func TestFaults(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) < 25 {

@@ -108,7 +108,7 @@ type ProbedTrain struct {
 	Milliseconds float64 `json:"milliseconds,omitempty"`
 }
 
-// lossy reports whether more packets are lost than media bears without gaps that people hear.
+// lossy reports whether so many packets are lost that gaps are audible.
 func (t ProbedTrain) lossy() bool { return (t.Sent-t.Returned)*20 > t.Sent }
 
 // lost is the number of lost packets in words.
@@ -116,7 +116,7 @@ func (t ProbedTrain) lost() string {
 	return fmt.Sprintf("%d of %d packets (%d %%)", t.Sent-t.Returned, t.Sent, (t.Sent-t.Returned)*100/t.Sent)
 }
 
-// slow reports whether answers take longer than a conversation bears: 400 ms in one direction are too much for most uses
+// slow reports whether answers are too slow for a conversation: 400 ms in one direction are too much for most uses
 // (ITU-T G.114).
 func (t ProbedTrain) slow() bool { return t.Milliseconds > 800 }
 
@@ -189,6 +189,7 @@ type ProbedBackend struct {
 	Long ProbedLong `json:"long,omitzero"`
 	// Train are datagrams at an even pace, after the first ones were answered.
 	Train ProbedTrain `json:"train,omitzero"`
-	// Elsewhere are the addresses from which datagrams arrived at the relay that were sent to none of them.
+	// Elsewhere are the source addresses of datagrams that arrived at the relay, if no packet was sent to these
+	// addresses.
 	Elsewhere string `json:"elsewhere,omitempty"`
 }

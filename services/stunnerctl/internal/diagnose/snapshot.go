@@ -42,7 +42,7 @@ type Snapshot struct {
 	Unreached *Unreached `json:"unreached,omitempty"`
 	// Auth contains the answers of the auth services, whose bodies are AuthStatus, or is nil.
 	Auth *inspection.List `json:"auth,omitempty"`
-	// AuthError says why the auth services could not be asked.
+	// AuthError is the error of the requests to the auth services.
 	AuthError string `json:"authError,omitempty"`
 	// OperatorNamespace is the namespace of the operator.
 	OperatorNamespace string `json:"operatorNamespace,omitempty"`

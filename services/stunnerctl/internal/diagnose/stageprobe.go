@@ -388,7 +388,7 @@ var allocationRules = []Rule{
 				f.Problem = fmt.Sprintf("%s%s (error %d), with a credential of %s", c.problem, where, a.Code, p.Credential)
 				f.Remedy = c.remedy
 				if a.Code == 486 {
-					f.Severity = Warning // of the user of the test only
+					f.Severity = Warning // the problem concerns the user of the test only
 				}
 			case a.Code != 0:
 				f.Problem = fmt.Sprintf("the request is refused%s with error %d, with a credential of %s", where, a.Code, p.Credential)

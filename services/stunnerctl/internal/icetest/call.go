@@ -277,7 +277,7 @@ func (c *call) incomplete() error {
 	return incomplete(c.conn.ICEConnectionState(), c.conn.SCTP().Transport().State())
 }
 
-// incomplete distinguishes a path that does not carry packets from a peer that does not complete the call.
+// incomplete distinguishes a path that loses packets from a peer that does not complete the call.
 func incomplete(ice webrtc.ICEConnectionState, dtls webrtc.DTLSTransportState) error {
 	switch ice {
 	case webrtc.ICEConnectionStateConnected, webrtc.ICEConnectionStateCompleted,

@@ -249,8 +249,8 @@ type exchange struct {
 	unexpected []netip.AddrPort
 }
 
-// exchange sends datagrams to backends, and counts the answers. The datagrams are STUN Binding requests without a
-// credential, as those of ICE but for that.
+// exchange sends datagrams to backends, and counts the answers. The datagrams are STUN Binding requests like those of
+// ICE, but without a credential.
 func (o Options) exchange(ctx context.Context, t target, c credential.Credential, family turncat.Family, e *exchange) {
 	s, err := t.open(ctx, c, family)
 	if err != nil {

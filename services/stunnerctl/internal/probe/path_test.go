@@ -83,7 +83,8 @@ func behind(t *testing.T) (*nat, config.Config) {
 	return n, c
 }
 
-// TestPausedClients: a NAT that keeps the mapping of a client that pauses is no finding, and one that changes it is.
+// TestPausedClients: if a NAT keeps the mapping of a client during a pause, there is no finding. If it changes the
+// mapping, there is one.
 func TestPausedClients(t *testing.T) {
 	n, c := behind(t)
 	for _, forgets := range []bool{false, true} {

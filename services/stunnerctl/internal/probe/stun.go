@@ -301,7 +301,8 @@ func addressIn(m *stun.Message, attribute stun.AttrType) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), uint16(xored.Port))
 }
 
-// bindingRequest returns a Binding request. One that is shorter than the length gets an attribute of a type.
+// bindingRequest returns a Binding request. If it is shorter than the given length, an attribute of the given type is
+// added.
 func bindingRequest(padding stun.AttrType, length int) (*stun.Message, error) {
 	const overhead = 20 + 4 + 8 // the header, that of the attribute, and FINGERPRINT
 	setters := []stun.Setter{stun.TransactionID, stun.BindingRequest}

@@ -15,7 +15,7 @@ const (
 	// trainLength is the number of requests of a train, and trainPause the time between two, as in a stream of audio.
 	trainLength = 50
 	trainPause  = 20 * time.Millisecond
-	// trainWait is the wait for answers after the last request. One that arrives later counts as lost.
+	// trainWait is how long answers are awaited after the last request. Later answers count as lost.
 	trainWait = 2 * time.Second
 	// maxTrains is the maximum number of backends to which trains are sent at a time.
 	maxTrains = 4
@@ -41,7 +41,7 @@ func (t *train) request() (*stun.Message, error) {
 	return m, nil
 }
 
-// answered counts a message if it answers a request for the first time, and reports whether it is of a request.
+// answered counts a message if it is the first answer to a request. It reports whether the message answers a request.
 func (t *train) answered(id [stun.TransactionIDSize]byte) bool {
 	at, known := t.sent[id]
 	if known && !at.IsZero() {

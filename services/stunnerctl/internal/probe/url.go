@@ -173,8 +173,8 @@ func longest(p config.Protocol) int {
 	return 1232
 }
 
-// translated reports whether a NAT has translated the address of the client, whose mapping ends without packets. TCP
-// connections keep theirs for hours.
+// translated reports whether a NAT has translated the address of the client and may remove the mapping when no packets
+// are sent. TCP mappings last for hours.
 func (f *flow) translated() bool {
 	local, ok := f.LocalAddr().(*net.UDPAddr)
 	if !ok || f.err != nil || !f.client.IsValid() {
@@ -184,8 +184,8 @@ func (f *flow) translated() bool {
 	return netip.AddrPortFrom(own.Addr().Unmap(), own.Port()) != f.client
 }
 
-// pause sends nothing for a time and then a Binding request. It returns a mapping that has changed, and ends the
-// connection.
+// pause sends nothing for a time and then a Binding request. If the mapping has changed, it returns the mapping and
+// ends the connection.
 func (f *flow) pause(ctx context.Context, during time.Duration) *diagnose.LostMapping {
 	defer f.end()
 	select {

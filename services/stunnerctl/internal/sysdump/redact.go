@@ -127,8 +127,8 @@ func Text(text string) string {
 	return secretText.ReplaceAllString(text, redacted)
 }
 
-// isSecret reports whether a field, a flag or a variable with this name has a secret value. The name of an object or of
-// a file is none.
+// isSecret reports whether the value of a field, a flag or a variable with this name is secret. The name of an object
+// or of a file is not secret.
 func isSecret(name string) bool {
 	return !isName(name) && secretField.MatchString(name)
 }

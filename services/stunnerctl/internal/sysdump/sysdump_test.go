@@ -102,7 +102,7 @@ message: kept-event
 involvedObject: {kind: Pod, namespace: media, name: app}
 `}
 
-// foreign are objects that no Gateway of STUNner leads to.
+// foreign are objects to which no Gateway of STUNner leads.
 var foreign = []string{`
 {apiVersion: v1, kind: Pod, metadata: {name: sfu-x, namespace: rooms, labels: {app: sfu}}, spec: {note: PLANTED-MARKER}}
 `, `

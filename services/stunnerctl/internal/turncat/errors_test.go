@@ -26,8 +26,8 @@ import (
 var foreign = regexp.MustCompile(`retransmi|turn: |dtls|ransaction|i/o timeout|read udp|read tcp|dial |connection refused|` +
 	`x509|tls:|error response|attribute|EOF|closed network`)
 
-// TestErrorsInWords: whatever is wrong with a server, the error says what was tried at which address, what it means, and
-// what to do, and quotes no library.
+// TestErrorsInWords: for any fault of a server, the error names the attempt and the address, its meaning and the
+// remedy. It quotes no error of a library.
 func TestErrorsInWords(t *testing.T) {
 	silent := udpServer(t, nil)
 	for name, row := range map[string]struct {

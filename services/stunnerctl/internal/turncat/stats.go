@@ -12,7 +12,7 @@ import (
 type Stats struct {
 	Clients, Active, Refused                                   atomic.Int64
 	SentDatagrams, SentBytes, ReceivedDatagrams, ReceivedBytes atomic.Int64
-	// Dropped are datagrams that turncat had to drop, because a client or the server was too slow.
+	// Dropped counts the datagrams that turncat has dropped because a client or the server was too slow.
 	Dropped atomic.Int64
 	// Unreturned are bytes that the peer did not return, with PaceEcho.
 	Unreturned        atomic.Int64

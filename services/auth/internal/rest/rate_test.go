@@ -186,7 +186,7 @@ func TestCredentialsEndWithTheToken(t *testing.T) {
 				r.Header.Set("Authorization", "Bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, good()))
 				got := decode[rest.IceServers](t, s.do(t, r), http.StatusCreated)
 				left := time.Until(*got.ExpiresAt)
-				named := strings.Contains(body, "gateways") // without names, the answer may depend on another gateway with a shorter lifetime
+				named := strings.Contains(body, "gateways") // without names, another gateway may have a shorter lifetime
 				if left > tt.want || named && left < tt.want-30*time.Second {
 					t.Errorf("%s: credentials for %s, want %s", body, left, tt.want)
 				}

@@ -242,7 +242,7 @@ func judgedByAPIServer(t *testing.T, corpus []specimen) []verdict {
 // strictError matches the fields in the error of strict field validation. The API server then reports no other error.
 var strictError = regexp.MustCompile(`(?:unknown|duplicate) field "([^"]+)"`)
 
-// dryRun asks for the creation of an object as kubectl does, with strict field validation.
+// dryRun requests the creation of an object as kubectl does, with strict field validation.
 func dryRun(ctx context.Context, client *http.Client, url string, body []byte) (v verdict, err error) {
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"?dryRun=All&fieldValidation=Strict",

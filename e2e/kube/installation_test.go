@@ -7,7 +7,7 @@
 //	tenant_test.go          a namespace of the shared operator, and its statuses and configs
 //	proxy_test.go           faults between an operator and the API server
 //	manifests_test.go       manifests and their results, testdata/manifests
-//	places_test.go          what clients are told at each place, testdata/places
+//	places_test.go          the URLs that clients get at each place, testdata/places
 //	cases_test.go           manifests in the forms of users, testdata/field
 //	documented_*_test.go    outcomes of manifests of the existing system's documentation, testdata/documented
 //	rendered_test.go        comparison with stunnerctl render

@@ -447,7 +447,7 @@ func startAuth(t *testing.T, discovery int, do func(func())) placeAuth {
 	return placeAuth("http://" + address)
 }
 
-// servers returns the ICE servers of a Gateway, or none if the auth service knows no address of it.
+// servers returns the ICE servers of a Gateway, or none if the auth service has no address of it.
 func (a placeAuth) servers(
 	ctx context.Context, by *http.Client, gateway *unstructured.Unstructured,
 ) (list []bed.ICEServer, err error) {

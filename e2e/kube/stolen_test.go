@@ -317,7 +317,7 @@ func (s *installation) fill(text string) string {
 	return strings.NewReplacer("NS", s.name, "OTHER", "default", "ACCOUNT", s.account()).Replace(text)
 }
 
-// asOperator asks for a change with the operator's identity, as cluster.DryRun does.
+// asOperator requests a change with the operator's identity, as cluster.DryRun does.
 func (s *installation) asOperator(ctx context.Context, command, input string) error {
 	s.Helper()
 	namespace := s.name

@@ -18,7 +18,7 @@ var authArguments = []string{
 	"--gateways=" + system + "/*", "--cluster-rate-limit=10", "--cluster-rate-burst=100", "--log-level=all:TRACE",
 }
 
-// tenantHost is the address that some Gateways of tenants ask for.
+// tenantHost is the address that some Gateways of tenants request.
 const tenantHost = "turn.tenant.example.net"
 
 // authAttempts: the auth service gives a tenant no credential for Gateways of others, and gives others none for

@@ -360,7 +360,7 @@ func (p *product) tokenOf(
 }
 
 // othersAreAsBefore: the calls of others continue, a change of their routes takes effect, their configs are as before,
-// the operator has written none of their objects, and the auth service offers nobody a Gateway of a tenant.
+// the operator has written none of their objects, and the auth service offers no Gateway of a tenant.
 func othersAreAsBefore(t *testing.T) {
 	if err := errors.Join(run.calls.AwaitEchoes(t.Context()), run.ChangeRoutes(t.Context())); err != nil {
 		t.Error(err)

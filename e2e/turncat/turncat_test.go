@@ -135,7 +135,7 @@ func returned(t *testing.T, n int64, args ...string) {
 var transports = []string{"udp", "tcp", "tls", "dtls"}
 
 // TestEveryTransportCarriesAFile: the bytes of a file arrive at the peer and return unchanged, over every transport and
-// both address families, with a static and an ephemeral credential. turncat asks for a relayed address of the family of
+// both address families, with a static and an ephemeral credential. turncat requests a relayed address of the family of
 // the peer. With -i, it accepts every certificate.
 func TestEveryTransportCarriesAFile(t *testing.T) {
 	four, six := dataplane(t, static, bed.Loopback), dataplane(t, ephemeral, "::1")

@@ -33,7 +33,7 @@ func series(t *testing.T, url string) map[string]bool {
 	return all
 }
 
-// guesser is a client that asks for allocations with wrong passwords.
+// guesser is a client that requests allocations with wrong passwords.
 type guesser struct {
 	*testing.T
 	net.Conn

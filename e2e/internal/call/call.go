@@ -139,7 +139,7 @@ func (c *Call) allocate(ctx context.Context, o Options) (err error) {
 	return c.Permit(c.peer)
 }
 
-// anyFamily resolves addresses of both families. The client library asks for udp4.
+// anyFamily resolves addresses of both families. The client library requests udp4.
 type anyFamily struct{ transport.Net }
 
 // ResolveUDPAddr implements transport.Net.

@@ -21,7 +21,7 @@ rules:
   - level: Metadata
 `
 
-// writes are the verbs that ask for a change.
+// writes are the verbs of changes.
 var writes = []string{"create", "update", "patch", "delete", "deletecollection"}
 
 // Entry is a request to the API server with the status code of its response.

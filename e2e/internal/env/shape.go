@@ -84,7 +84,7 @@ const (
 	JWT       Value = "jwt" // ephemeral, from an auth service that wants a token
 )
 
-// Values of MediaPath: the offload engine that the Dataplane asks for.
+// Values of MediaPath: the offload engine that the Dataplane requests.
 const (
 	UserSpace Value = "userspace"
 	TC        Value = "tc"

@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// List tells a reader of several configs whether the server has sent all of them. A reader without a config can so
+// List tells a reader of several configs whether the server has sent all of them. A reader without a config can thus
 // distinguish a cluster without Gateways from Gateways whose configs are missing.
 type List struct {
 	// Complete is false while the server is starting, and has not published all configs yet.

@@ -144,7 +144,7 @@ func (r *answerRoom) reserve(length int) bool {
 	return true
 }
 
-// close makes the room empty: nobody waits for further answers.
+// close makes the room empty: no call waits for further answers.
 func (r *answerRoom) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

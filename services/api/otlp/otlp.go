@@ -72,7 +72,7 @@ func (s settings) value(name string) (value, of string) {
 	return "", ""
 }
 
-// Open returns the exporter that the environment asks for, or nil if it asks for none (OpenTelemetry specification, OTLP
+// Open returns the exporter that the environment requests, or nil (OpenTelemetry specification, OTLP
 // exporter). An error names the variable.
 func Open(signal Signal, env func(string) string, from Process) (*Exporter, error) {
 	s := settings{signal, env}

@@ -10,7 +10,7 @@ import (
 )
 
 // Hash is the SHA-256 hash of an API key. A slow hash, as for passwords, would protect keys that can be guessed. An API
-// key has 256 random bits, which nobody can find by trying, and a slow hash would let callers with wrong keys use up
+// key has 256 random bits, which cannot be found by trying, and a slow hash would let callers with wrong keys use up
 // the CPU of the service.
 type Hash [sha256.Size]byte
 

@@ -36,7 +36,7 @@ type Gateway struct {
 	Revoked *credential.Revocations
 	// Revision is the revision of the config.
 	Revision string
-	// Idle is set if the operator knows of no dataplane of the gateway that could take a session.
+	// Idle is set if the operator has reported no dataplane of the gateway that could take a session.
 	Idle bool
 
 	listeners []listener

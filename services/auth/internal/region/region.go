@@ -1,4 +1,4 @@
-// Package region knows the clusters whose gateways the service gives credentials for, the regions in which they are, and
+// Package region has the clusters for whose gateways the service gives credentials, the regions in which they are, and
 // which regions are near a client.
 //
 // # Files

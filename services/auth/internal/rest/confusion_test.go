@@ -23,7 +23,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
-// wish is what a caller asks for: a user, and limits of the credential.
+// wish is the content of a request: a user, and limits of the credential.
 type wish struct {
 	user          string
 	route, second string // empty means that the field is left out

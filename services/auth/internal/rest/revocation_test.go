@@ -96,7 +96,7 @@ func keyed(method, path, body string) *http.Request {
 	return r
 }
 
-// credentialOf asks for a credential of a user at media/oslo, and returns its user name.
+// credentialOf requests a credential of a user at media/oslo, and returns its user name.
 func (s *service) credentialOf(t *testing.T, user string) string {
 	t.Helper()
 	answer := decode[rest.TurnAuth](t, s.do(t, keyed(http.MethodGet,

@@ -202,7 +202,7 @@ func (b *Book) Put(ctx context.Context, list []Revocation) error {
 	return err
 }
 
-// each calls do with revocations until the store does not answer. It goes on after an error of one of them.
+// each calls do with revocations until the store does not answer. It continues after an error of one of them.
 func each(list []Revocation, do func(Revocation) error) error {
 	var errs []error
 	for _, r := range list {

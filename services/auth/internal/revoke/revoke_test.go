@@ -395,7 +395,7 @@ func TestClusterErrors(t *testing.T) {
 	}
 }
 
-// A Book deletes what has expired, learns what other replicas have written, and knows the users of its own writes before
+// A Book deletes expired revocations, reads those of other replicas, and has the users of its own writes before
 // the store is read again, also if the store fails.
 func TestBook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

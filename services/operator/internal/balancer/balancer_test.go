@@ -111,7 +111,7 @@ func everything() Service {
 	}
 }
 
-// Every setting that a limit asks for ends it.
+// Every setting that a limit names removes the limit.
 func TestSettingsEndLimits(t *testing.T) {
 	tested := 0
 	for i := range Providers {

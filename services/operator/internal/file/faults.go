@@ -249,7 +249,7 @@ type authService struct {
 }
 
 // maxAuthServices is how many auth services are remembered, because a program may connect by any name if the discovery
-// server asks for no token.
+// server requires no token.
 const maxAuthServices = 64
 
 // reconnectTime is how long auth services may take to connect again after a restart of the operator.

@@ -103,7 +103,7 @@ func TestTLSAtLoadBalancersOfAWS(t *testing.T) {
 	}
 }
 
-// Every annotation in annotations.go is one that lint knows.
+// Every annotation in annotations.go is known to lint.
 func TestAnnotationsAreKnown(t *testing.T) {
 	text, err := os.ReadFile("annotations.go")
 	if err != nil {

@@ -280,7 +280,7 @@ func sorted[V any](m map[string]V) func(yield func(string, V) bool) {
 	}
 }
 
-// scheme knows all kinds of the cases.
+// scheme contains all kinds of the cases.
 var scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{

@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// K-11: the pods of every golden case pass the restricted Pod Security Standard, unless the Dataplane asks for more.
+// K-11: the pods of every golden case pass the restricted Pod Security Standard, unless the Dataplane requires more.
 // In-kernel forwarding adds two capabilities and user 0, and nothing else.
 func TestPodsAreRestricted(t *testing.T) {
 	checks, err := policy.NewEvaluator(policy.DefaultChecks(), nil)

@@ -3,7 +3,7 @@
 // Rules on declarations and states do not see a firewall, a wrong certificate of a proxy, or a media server that does
 // not run. For each public URL a probe sends STUN Binding requests (RFC 8489), over UDP, TCP, TLS or DTLS; where they
 // are answered it makes an allocation (RFC 8656), and through it sends a few datagrams to the backends of the routes.
-// It also connects to the pods directly, which tells a pod that is dead from a way to it that is.
+// It also connects to the pods directly, which distinguishes a dead pod from a broken path to it.
 //
 // The number of packets and the time are bounded. The result is a diagnose.Probe, which the rules of package diagnose
 // turn into findings.

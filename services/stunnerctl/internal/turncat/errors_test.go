@@ -118,7 +118,7 @@ func udpServer(t *testing.T, answer func(request *stun.Message) *stun.Message) E
 	return Endpoint{Host: "127.0.0.1", Port: conn.LocalAddr().(*net.UDPAddr).Port, Protocol: config.TURNUDP}
 }
 
-// answerWith asks for a credential, and then answers with a class and a code.
+// answerWith requests a credential, and then answers with a class and a code.
 func answerWith(class stun.MessageClass, code stun.ErrorCode) func(*stun.Message) *stun.Message {
 	return func(request *stun.Message) *stun.Message {
 		if !request.Contains(stun.AttrUsername) {

@@ -33,7 +33,7 @@ func (f *Forwarder) Added(c Client) {
 	f.Changed(c)
 }
 
-// Ended tells the homes of a client that its session here has ended.
+// Ended announces to the homes of a client that its session here has ended.
 func (f *Forwarder) Ended(c Client) {
 	if k, ok := keyOf(c); f != nil && ok {
 		f.queue(k, c, release)

@@ -99,7 +99,7 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
-// the former owner tells another front which pod is the successor, and no datagram is lost.
+// the former owner sends the successor to another front, and no datagram is lost.
 func TestOtherFrontFollowsTheHandOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)

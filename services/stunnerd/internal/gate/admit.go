@@ -260,7 +260,7 @@ func transport(_ *Gate, r *request) *refusal {
 }
 
 // wholeDatagrams refuses DONT-FRAGMENT as an unknown attribute, with 420, if the kernel cannot respect it (RFC 8656
-// §7.2). Otherwise the attribute has no effect here: it tells the client that Send indications may have it.
+// §7.2). Otherwise the attribute has no effect here: the answer shows the client that Send indications may have it.
 func wholeDatagrams(g *Gate, r *request) *refusal {
 	if _, ok := r.Value(stun.AttrDontFragment); !ok || g.network.SendsWhole() {
 		return nil

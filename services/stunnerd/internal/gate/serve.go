@@ -228,7 +228,7 @@ func (g *Gate) binding(r *request) ([]byte, error) {
 }
 
 // mappedSize is the length of XOR-MAPPED-ADDRESS with an IPv6 address. maxPadding is the longest PADDING of an answer: a
-// longer one than the MTU of Ethernet tells a client nothing about the path.
+// longer one than the MTU of Ethernet shows a client nothing about the path.
 const (
 	mappedSize = 24
 	maxPadding = 1500

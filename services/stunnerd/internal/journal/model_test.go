@@ -31,7 +31,7 @@ type model struct {
 	past map[ID][]moment
 	// steps is the number of changes. answered is the number of changes in the file, according to After.
 	steps, answered int
-	// refused is the number of changes that the journal has refused or removed, as far as the model knows.
+	// refused is the number of changes that the journal has refused or removed, as far as the model has observed.
 	refused uint64
 	// volume is the size of the volume, and failing the probability that a write or truncation fails.
 	volume  int64

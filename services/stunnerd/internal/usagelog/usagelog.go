@@ -29,7 +29,7 @@ type Origin struct {
 	Instance, Version string
 }
 
-// Open returns the sink that a flag and the environment ask for, or nil if they ask for none. to is a file, "-" for
+// Open returns the sink that a flag and the environment request, or nil. to is a file, "-" for
 // standard output, or empty. It takes precedence over the standard variables of OpenTelemetry.
 func Open(to string, env func(string) string, from Origin) (Sink, error) {
 	switch {

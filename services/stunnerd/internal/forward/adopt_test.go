@@ -10,16 +10,16 @@ import (
 )
 
 // frontOf makes a client of an owner send to another pod, and returns the return path through that pod.
-func frontOf(t *testing.T, owner, front *node, c Client) Way {
+func frontOf(t *testing.T, owner, front *node, c Client) ReturnPath {
 	t.Helper()
 	front.pass(c, "first")
 	settle()
 	owner.sessions.mu.Lock()
 	defer owner.sessions.mu.Unlock()
-	if n := len(owner.sessions.ways); n == 0 || owner.sessions.ways[n-1].Pod() != front.name {
+	if n := len(owner.sessions.paths); n == 0 || owner.sessions.paths[n-1].Pod() != front.name {
 		t.Fatal("the owner does not know the front")
 	}
-	return owner.sessions.ways[len(owner.sessions.ways)-1]
+	return owner.sessions.paths[len(owner.sessions.paths)-1]
 }
 
 // Adopt moves a session to the front of its client, even if another pod has a higher rendezvous hash. The front
@@ -37,9 +37,9 @@ func TestAdopt(t *testing.T) {
 		front.expect(nil, []string{"re: first"})
 		owner.sessions.got()
 		n.frames()
-		way, err := owner.Adopt(c, []byte("record"), datagram.Source{}, via)
-		if err != nil || way != via {
-			t.Fatalf("handed over to %q: %v", way.Pod(), err)
+		path, err := owner.Adopt(c, []byte("record"), datagram.Source{}, via)
+		if err != nil || path != via {
+			t.Fatalf("handed over to %q: %v", path.Pod(), err)
 		}
 		if got := front.offered(); !slices.Equal(got, []string{"record"}) || front.sessions.here == nil {
 			t.Fatalf("offered: %q, to an address: %v", got, front.sessions.here)
@@ -57,7 +57,7 @@ func TestAdopt(t *testing.T) {
 		if got := front.tunnelled(); !slices.Equal(got, []string{"from invalid AddrPort: "}) {
 			t.Errorf("confirmed by the datagram: %q", got)
 		}
-		way.Confirm()
+		path.Confirm()
 		front.Added(c)
 		settle()
 		if n := front.Status().Refused["loop"]; n > 0 {
@@ -73,7 +73,7 @@ func TestRefusedAdoption(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
 		owner, front := nodes[0], nodes[1]
-		fails := func(what string, c Client, via Way) {
+		fails := func(what string, c Client, via ReturnPath) {
 			t.Helper()
 			begun := time.Now()
 			if _, err := owner.Adopt(c, []byte("record"), datagram.Source{}, via); !errors.Is(err, ErrNoSuccessor) {
@@ -89,8 +89,9 @@ func TestRefusedAdoption(t *testing.T) {
 		owner.create(client(1))
 		settle()
 		via := frontOf(t, owner, front, client(1))
-		fails("no datagram of the client", client(2), Way{forwarder: via.forwarder, pod: via.pod, client: client(2)})
-		fails("no front", client(1), Way{})
+		notArrived := ReturnPath{forwarder: via.forwarder, pod: via.pod, client: client(2)}
+		fails("no datagram of the client", client(2), notArrived)
+		fails("no front", client(1), ReturnPath{})
 		owner.create(client(3))
 		settle()
 		both := frontOf(t, owner, front, client(3))
@@ -127,8 +128,9 @@ func TestRefusedAdoption(t *testing.T) {
 			t.Error("a draining front is offered sessions")
 		}
 		fails("a draining front", client(1), via)
-		if way, err := owner.HandOver(client(1), []byte("record"), datagram.Source{}); err != nil || way.Pod() == front.name {
-			t.Errorf("handed over to %q: %v", way.Pod(), err)
+		path, err := owner.HandOver(client(1), []byte("record"), datagram.Source{})
+		if err != nil || path.Pod() == front.name {
+			t.Errorf("handed over to %q: %v", path.Pod(), err)
 		}
 	})
 }

@@ -49,7 +49,7 @@ func (n *network) talk(c Client, most time.Duration, enough func() bool, fronts 
 	begun := time.Now()
 	for i := 0; time.Since(begun) < most; i++ {
 		front := fronts[i%len(fronts)]
-		if !front.sessions.Deliver(c, []byte("x"), Way{}, time.Now()) {
+		if !front.sessions.Deliver(c, []byte("x"), ReturnPath{}, time.Now()) {
 			front.pass(c, "x")
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -189,8 +189,9 @@ func TestAReplyOfAPodThatIsNotTheOwner(t *testing.T) {
 		pods[1].pass(c, "x")
 		settle()
 		pods[1].expect(nil, []string{"re: x"})
-		way := Way{forwarder: pods[2].Forwarder, pod: pods[2].view.Load().links[podID(pods[1].name)].pod, client: c}
-		if err := way.Send([]byte("forged")); err != nil {
+		to := pods[2].view.Load().links[podID(pods[1].name)].pod
+		path := ReturnPath{forwarder: pods[2].Forwarder, pod: to, client: c}
+		if err := path.Send([]byte("forged")); err != nil {
 			t.Fatal(err)
 		}
 		settle()
@@ -308,21 +309,22 @@ func TestAForgedClientMovesNothing(t *testing.T) {
 		nodes[2].pass(c, "forged")
 		settle()
 		nodes[0].expect([]string{"real", "forged"}, nil)
-		ways := nodes[0].sessions.ways
-		if len(ways) != 2 || ways[0] == ways[1] || ways[0].Pod() != nodes[1].name || ways[1].Pod() != nodes[2].name {
-			t.Errorf("the ways are %v", ways)
+		paths := nodes[0].sessions.paths
+		if len(paths) != 2 || paths[0] == paths[1] ||
+			paths[0].Pod() != nodes[1].name || paths[1].Pod() != nodes[2].name {
+			t.Errorf("the paths are %v", paths)
 		}
 		nodes[1].pass(c, "real")
 		settle()
-		if ways := nodes[0].sessions.ways; ways[2] != ways[0] {
-			t.Error("two ways by one front are not equal")
+		if paths := nodes[0].sessions.paths; paths[2] != paths[0] {
+			t.Error("two return paths through one front are not equal")
 		}
-		if ways[0].Front() != nodes[1].self.Address {
-			t.Errorf("the front is at %v", ways[0].Front())
+		if paths[0].Front() != nodes[1].self.Address {
+			t.Errorf("the front is at %v", paths[0].Front())
 		}
 		nodes[0].SetPeers(list(nodes[0], nodes[2]))
-		if ways[0].Send(nil) == nil || ways[0].Front().IsValid() {
-			t.Error("a way by a front that is gone leads somewhere")
+		if paths[0].Send(nil) == nil || paths[0].Front().IsValid() {
+			t.Error("a return path through a front that is gone leads somewhere")
 		}
 	})
 }

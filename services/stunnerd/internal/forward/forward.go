@@ -23,7 +23,7 @@
 //	peers.go                    the list of pods
 //	index.go announce.go        the homes, and their index of clients
 //	ask.go                      the search for the owner
-//	way.go                      the return path to a client
+//	returnpath.go                 the return path to a client
 //	handover.go                 sessions of a pod that drains, or whose datagrams arrive at another pod
 //	alive.go copies.go          sessions of a pod that is lost, and their copies at the homes
 //	quota.go                    quotas of users over all pods
@@ -63,12 +63,12 @@ type Sessions interface {
 	// goroutine, and must not hold a lock that Has, Deliver or Forwarder.Added needs while it calls yield.
 	All(yield func(Client) bool)
 	// Deliver handles a datagram of a client that arrived at another pod. front is the return path to the client
-	// through that pod, or the zero Way if another pod has returned a datagram that arrived here. It reports false, and
-	// does nothing, if the client has no session here. It may use the frame until Flush.
-	Deliver(c Client, frame []byte, front Way, now time.Time) bool
+	// through that pod, or the zero ReturnPath if another pod has returned a datagram that arrived here. It reports
+	// false, and does nothing, if the client has no session here. It may use the frame until Flush.
+	Deliver(c Client, frame []byte, front ReturnPath, now time.Time) bool
 	// Begin handles an Allocate request of a client that another pod has authenticated. front is the return path to the
 	// client. It does not retain the message, and reports false if no UDP listener is open on the port.
-	Begin(c Client, request []byte, front Way) bool
+	Begin(c Client, request []byte, front ReturnPath) bool
 	// Answer sends a datagram of the owner to a client that sends to this pod. asked is the source address of the
 	// datagram: the address to which the client sends. It may use the frame until Flush. asked is never changed. Answer
 	// reports false if no UDP listener is open on the port.
@@ -85,18 +85,18 @@ type Sessions interface {
 	// and the clock of that pod. If the datagrams of the client arrive here, here is the address to which the client
 	// sends; otherwise it is nil. Take must not send anything before FromPeer. It reports false if this pod cannot
 	// continue the session. It is called from another goroutine, one call at a time.
-	Take(c Client, record []byte, clock time.Time, from Way, here *datagram.Source) bool
+	Take(c Client, record []byte, clock time.Time, from ReturnPath, here *datagram.Source) bool
 	// FromPeer handles a datagram that a peer has sent to the relayed address of the session at the pod of from. An
 	// invalid peer means that there is no datagram. Each call shows that the pod of from has ended the session there.
 	// FromPeer reports false if the session does not need that address. It does not retain the datagram.
-	FromPeer(c Client, from Way, peer netip.AddrPort, datagram []byte, now time.Time) bool
-	// ToPeer sends a datagram to a peer from the relayed address of a session that the pod of to has taken over. It does
-	// not retain the datagram.
-	ToPeer(c Client, to Way, peer netip.AddrPort, datagram []byte)
+	FromPeer(c Client, from ReturnPath, peer netip.AddrPort, datagram []byte, now time.Time) bool
+	// ToPeer sends a datagram to a peer from the relayed address of a session that the pod of to has taken over. It
+	// does not retain the datagram.
+	ToPeer(c Client, to ReturnPath, peer netip.AddrPort, datagram []byte)
 	// Version returns the version of the session of a client here. It may be called from any goroutine.
 	Version(c Client) (Version, bool)
-	// Copy returns the record of the session of a client here, of at most MaxCopy bytes, from which another pod can continue
-	// it. It reports false if no pod can. It is called from another goroutine.
+	// Copy returns the record of the session of a client here, of at most MaxCopy bytes, from which another pod can
+	// continue it. It reports false if no pod can. It is called from another goroutine.
 	Copy(c Client) (record []byte, ok bool)
 	// TakeOver continues the session of a client whose pod is lost, with the version v, from the record of the session.
 	// shift is added to the times of the record. Nothing may be sent to the client before one of its datagrams has
@@ -106,9 +106,10 @@ type Sessions interface {
 	// GiveUp ends a session of this version here, because another pod has it. It sends nothing to the client.
 	GiveUp(c Client, v Version)
 	// Part closes the relayed address of a session that the pod of to has taken over.
-	Part(c Client, to Way)
-	// Users calls yield with the number of sessions here of each user to which a limit applies, until yield returns false.
-	// It is called from another goroutine, and must not hold a lock that Forwarder.Count needs while it calls yield.
+	Part(c Client, to ReturnPath)
+	// Users calls yield with the number of sessions here of each user to which a limit applies, until yield returns
+	// false. It is called from another goroutine, and must not hold a lock that Forwarder.Count needs while it calls
+	// yield.
 	Users(yield func(u User, sessions int64) bool)
 }
 
@@ -161,7 +162,7 @@ type Forwarder struct {
 
 	index index
 	front front
-	// outboxes are used by the methods of Way.
+	// outboxes are used by the methods of ReturnPath.
 	outboxes datagram.Pool[Outbox]
 	// replies is the Outbox of the reader goroutine.
 	replies *Outbox

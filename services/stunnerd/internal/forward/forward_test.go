@@ -612,9 +612,9 @@ func TestNilForwarder(t *testing.T) {
 		t.Error("a nil Forwarder passes a datagram")
 	}
 	o.Flush()
-	var w Way
+	var w ReturnPath
 	if w.Send(nil) == nil || w.Front().IsValid() || w.Pod() != "" {
-		t.Error("the zero Way leads somewhere")
+		t.Error("the zero ReturnPath leads somewhere")
 	}
 	if f.Self() != (Peer{}) || f.Status().Problem == "" || f.Tasks() != nil || f.Close() != nil {
 		t.Error("a nil Forwarder is not off")

@@ -186,10 +186,10 @@ func TestNoNonceIsUsedTwice(t *testing.T) {
 			o.Flush()
 		})
 		working.Go(func() {
-			way := Way{forwarder: f, pod: other, client: client(i)}
+			path := ReturnPath{forwarder: f, pod: other, client: client(i)}
 			packets := make([]datagram.Packet, 100)
 			for range each / 100 {
-				way.SendAll(packets)
+				path.SendAll(packets)
 			}
 		})
 		working.Go(func() {

@@ -44,8 +44,8 @@ type handovers struct {
 	mu sync.Mutex
 	// waiting are the offers of this pod that wait for an answer.
 	waiting map[clientKey]offer
-	// silent contains the pods that have not answered an offer of a kind. Until the given time, no such offer is sent to
-	// them. A pod of an earlier release answers take, but not adopt.
+	// silent contains the pods that have not answered an offer of a kind. Until the given time, no such offer is sent
+	// to them. A pod of an earlier release answers take, but not adopt.
 	silent []silentPod
 	// queue contains the offers of other pods. queued is the number of bytes of their records.
 	queue  chan taking
@@ -77,41 +77,41 @@ type taking struct {
 
 // HandOver offers the session of a client to the pods with the highest rendezvous hashes, one after the other, and
 // returns the path to the successor. asked is the address to which the client sends. This pod then forwards datagrams
-// of the client to the successor. The caller must end the session here and call Way.Confirm. A successor without a
-// Confirm drops the session.
-func (f *Forwarder) HandOver(c Client, record []byte, asked datagram.Source) (Way, error) {
+// of the client to the successor. The caller must end the session here and call ReturnPath.Confirm. A successor without
+// a Confirm drops the session.
+func (f *Forwarder) HandOver(c Client, record []byte, asked datagram.Source) (ReturnPath, error) {
 	k, ok := keyOf(c)
 	switch {
 	case f == nil || !ok:
-		return Way{}, ErrNoSuccessor
+		return ReturnPath{}, ErrNoSuccessor
 	case len(record) > MaxRecord:
-		return Way{}, ErrRecord
+		return ReturnPath{}, ErrRecord
 	}
 	for _, to := range f.successors(k) {
 		if f.offer(k, c, to, take, record) {
 			return f.handed(k, c, to, &asked)
 		}
 	}
-	return Way{}, ErrNoSuccessor
+	return ReturnPath{}, ErrNoSuccessor
 }
 
 // Adopt is HandOver to one pod: the front of the client. From then on the successor answers the client, so an authentic
 // datagram must have arrived through the front.
-func (f *Forwarder) Adopt(c Client, record []byte, asked datagram.Source, front Way) (Way, error) {
+func (f *Forwarder) Adopt(c Client, record []byte, asked datagram.Source, front ReturnPath) (ReturnPath, error) {
 	k, ok := keyOf(c)
 	switch {
 	case !ok || !f.Adopts(front):
-		return Way{}, ErrNoSuccessor
+		return ReturnPath{}, ErrNoSuccessor
 	case len(record) > MaxRecord:
-		return Way{}, ErrRecord
+		return ReturnPath{}, ErrRecord
 	case !f.offer(k, c, front.pod, adopt, record):
-		return Way{}, ErrNoSuccessor
+		return ReturnPath{}, ErrNoSuccessor
 	}
 	return f.handed(k, c, front.pod, &asked)
 }
 
 // Adopts reports whether a session can be offered to a front: it does not drain, and has answered the latest offer.
-func (f *Forwarder) Adopts(front Way) bool {
+func (f *Forwarder) Adopts(front ReturnPath) bool {
 	return f != nil && front.pod.accepts() && !f.silent(front.pod, adopt)
 }
 
@@ -125,21 +125,22 @@ func (p *pod) accepts() bool {
 }
 
 // handed stores the successor of a session as the owner, in the front of this pod.
-func (f *Forwarder) handed(k clientKey, c Client, to *pod, asked *datagram.Source) (Way, error) {
+func (f *Forwarder) handed(k clientKey, c Client, to *pod, asked *datagram.Source) (ReturnPath, error) {
 	f.front.mu.Lock()
 	known := f.front.learn(k, to, asked, f.now())
 	f.front.mu.Unlock()
 	if known == nil {
 		f.unlisted()
-		return Way{}, ErrNoSuccessor
+		return ReturnPath{}, ErrNoSuccessor
 	}
-	return Way{forwarder: f, pod: to, client: c}, nil
+	return ReturnPath{forwarder: f, pod: to, client: c}, nil
 }
 
 // HasSuccessors reports whether there is another pod that does not drain.
 func (f *Forwarder) HasSuccessors() bool { return f != nil && len(f.successors(clientKey{})) > 0 }
 
-// Delivered returns the number of datagrams of clients that other pods have forwarded to this owner. It is 0 if f is nil.
+// Delivered returns the number of datagrams of clients that other pods have forwarded to this owner. It is 0 if f is
+// nil.
 func (f *Forwarder) Delivered() uint64 {
 	if f == nil {
 		return 0
@@ -220,7 +221,7 @@ func (f *Forwarder) handleBegin(l *link, m message) {
 		f.refuse(meter.BadFrame, l.peer.Address)
 		return
 	}
-	if !f.sessions.Begin(m.client, m.payload, f.way(l, m.client)) {
+	if !f.sessions.Begin(m.client, m.payload, f.returnPath(l, m.client)) {
 		f.refuse(meter.OtherListener, l.peer.Address)
 	}
 }
@@ -242,8 +243,8 @@ func (f *Forwarder) offer(k clientKey, c Client, to *pod, kind kind, record []by
 	<-timer.C
 	for range offerTimes {
 		payload := binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixMilli()))
-		way := Way{forwarder: f, pod: to, client: c}
-		_ = way.send(kind, append(payload, record...))
+		path := ReturnPath{forwarder: f, pod: to, client: c}
+		_ = path.send(kind, append(payload, record...))
 		timer.Reset(offerPatience)
 		select {
 		case ok := <-answer:
@@ -296,16 +297,16 @@ func (f *Forwarder) take(t taking) {
 		f.takeOver(t.client, t.copy)
 		return
 	}
-	way := f.way(t.from, t.client)
+	path := f.returnPath(t.from, t.client)
 	verdict := byte(0)
 	var here *datagram.Source
 	if t.here {
 		here = f.askedOf(t.client, t.from.pod)
 	}
-	if t.here == (here != nil) && f.sessions.Take(t.client, t.record, t.clock, way, here) {
+	if t.here == (here != nil) && f.sessions.Take(t.client, t.record, t.clock, path, here) {
 		verdict = 1
 	}
-	_ = way.send(taken, []byte{verdict})
+	_ = path.send(taken, []byte{verdict})
 }
 
 // askedOf returns the address to which a client sends if this front forwards its datagrams to the given owner. It is
@@ -343,7 +344,7 @@ func (f *Forwarder) handleFromPeer(l *link, m message, now time.Time) {
 		f.refuse(meter.BadFrame, l.peer.Address)
 		return
 	}
-	if way := f.way(l, m.client); !f.sessions.FromPeer(m.client, way, peer, payload, now) {
+	if path := f.returnPath(l, m.client); !f.sessions.FromPeer(m.client, path, peer, payload, now) {
 		f.replies.add(l, part, m.client, nil)
 	}
 }
@@ -354,11 +355,13 @@ func (f *Forwarder) handleToPeer(l *link, m message) {
 		f.refuse(meter.BadFrame, l.peer.Address)
 		return
 	}
-	f.sessions.ToPeer(m.client, f.way(l, m.client), peer, payload)
+	f.sessions.ToPeer(m.client, f.returnPath(l, m.client), peer, payload)
 }
 
-// way returns the return path to a client through a pod.
-func (f *Forwarder) way(l *link, c Client) Way { return Way{forwarder: f, pod: l.pod, client: c} }
+// returnPath returns the return path to a client through a pod.
+func (f *Forwarder) returnPath(l *link, c Client) ReturnPath {
+	return ReturnPath{forwarder: f, pod: l.pod, client: c}
+}
 
 // peerOf splits the payload of a fromPeer or toPeer frame. Its first byte is the size of the address.
 func peerOf(m message) (peer netip.AddrPort, datagram []byte, ok bool) {
@@ -375,20 +378,20 @@ func peerOf(m message) (peer netip.AddrPort, datagram []byte, ok bool) {
 
 // FromPeer sends a datagram of a peer to the successor. The peer has sent it to the former relayed address of the
 // session.
-func (w *Way) FromPeer(peer netip.AddrPort, datagram []byte) {
+func (w *ReturnPath) FromPeer(peer netip.AddrPort, datagram []byte) {
 	_ = w.send(fromPeer, peerPayload(peer, datagram))
 }
 
 // ToPeer sends a datagram to the former owner, which sends it to a peer.
-func (w *Way) ToPeer(peer netip.AddrPort, datagram []byte) error {
+func (w *ReturnPath) ToPeer(peer netip.AddrPort, datagram []byte) error {
 	return w.send(toPeer, peerPayload(peer, datagram))
 }
 
 // Confirm notifies the successor that it is the owner now.
-func (w *Way) Confirm() { _ = w.send(fromPeer, nil) }
+func (w *ReturnPath) Confirm() { _ = w.send(fromPeer, nil) }
 
 // Part notifies the former owner that its relayed address is no longer in use.
-func (w *Way) Part() { _ = w.send(part, nil) }
+func (w *ReturnPath) Part() { _ = w.send(part, nil) }
 
 func peerPayload(peer netip.AddrPort, datagram []byte) []byte {
 	size := recordSize(peer.Addr())

@@ -55,9 +55,9 @@ func TestHandOver(t *testing.T) {
 		owner.create(c)
 		settle()
 		begun := time.Now()
-		way, err := owner.HandOver(c, []byte("record"), datagram.Source{})
-		if err != nil || way.Pod() != successor.name {
-			t.Fatalf("handed over to %q: %v", way.Pod(), err)
+		path, err := owner.HandOver(c, []byte("record"), datagram.Source{})
+		if err != nil || path.Pod() != successor.name {
+			t.Fatalf("handed over to %q: %v", path.Pod(), err)
 		}
 		if full, taken := full.offered(), successor.offered(); len(full) != 1 || !slices.Equal(taken, []string{"record"}) {
 			t.Errorf("offered: %q, %q", full, taken)
@@ -66,7 +66,7 @@ func TestHandOver(t *testing.T) {
 			t.Errorf("the clock of the owner is %v, want %v", successor.sessions.clock, begun)
 		}
 		owner.end(c)
-		way.Confirm()
+		path.Confirm()
 		settle()
 		if got := successor.tunnelled(); !slices.Equal(got, []string{"from invalid AddrPort: "}) {
 			t.Errorf("confirmed: %q", got)
@@ -77,7 +77,7 @@ func TestHandOver(t *testing.T) {
 		owner.expect(nil, []string{"re: up"})
 		for _, peer := range []string{"192.0.2.9:5000", "[2001:db8::9]:5000"} {
 			at := netip.MustParseAddrPort(peer)
-			way.FromPeer(at, []byte("down"))
+			path.FromPeer(at, []byte("down"))
 			back := successor.sessions.former
 			if err := back.ToPeer(at, []byte("up")); err != nil {
 				t.Error(err)
@@ -90,8 +90,8 @@ func TestHandOver(t *testing.T) {
 				t.Errorf("at the former owner: %q", got)
 			}
 		}
-		successor.sessions.former = Way{} // the session does not need the former relayed address
-		way.Confirm()
+		successor.sessions.former = ReturnPath{} // the session does not need the former relayed address
+		path.Confirm()
 		settle()
 		if got := owner.tunnelled(); !slices.Equal(got, []string{"part"}) {
 			t.Errorf("at the end: %q", got)
@@ -190,13 +190,13 @@ func TestForeignHandoversAreRefused(t *testing.T) {
 			t.Error("a pod of another Gateway offers a session")
 		}
 		n.frames()
-		way := Way{forwarder: a.Forwarder, pod: a.view.Load().links[podID(b.name)].pod, client: c}
-		_ = way.send(taken, []byte{1})
-		_ = way.send(taken, nil)
-		_ = way.send(take, []byte("short"))
-		_ = way.send(toPeer, []byte{7, 1, 2, 3})
-		_ = way.send(toPeer, nil)
-		_ = way.send(fromPeer, []byte{record4, 1, 2})
+		path := ReturnPath{forwarder: a.Forwarder, pod: a.view.Load().links[podID(b.name)].pod, client: c}
+		_ = path.send(taken, []byte{1})
+		_ = path.send(taken, nil)
+		_ = path.send(take, []byte("short"))
+		_ = path.send(toPeer, []byte{7, 1, 2, 3})
+		_ = path.send(toPeer, nil)
+		_ = path.send(fromPeer, []byte{record4, 1, 2})
 		settle()
 		if got := b.tunnelled(); len(got) > 0 || len(b.offered()) > 0 {
 			t.Errorf("malformed frames: %q", got)
@@ -205,7 +205,7 @@ func TestForeignHandoversAreRefused(t *testing.T) {
 			meter.Unasked.String(): 1, meter.BadFrame.String(): 5,
 			meter.Stranger.String(): b.Status().Refused[meter.Stranger.String()],
 		})
-		way.FromPeer(netip.MustParseAddrPort("192.0.2.9:1"), []byte("x"))
+		path.FromPeer(netip.MustParseAddrPort("192.0.2.9:1"), []byte("x"))
 		settle()
 		sent := n.frames()
 		last := sent[slices.IndexFunc(sent, func(f sentFrame) bool { return f.to == b.self.Address && len(f.frame) > 60 })]
@@ -217,7 +217,7 @@ func TestForeignHandoversAreRefused(t *testing.T) {
 		}
 		b.sessions.wait = make(chan struct{})
 		for i := range 10 * maxTaking {
-			_ = (&Way{forwarder: a.Forwarder, pod: way.pod, client: client(i)}).send(take, make([]byte, 100))
+			_ = (&ReturnPath{forwarder: a.Forwarder, pod: path.pod, client: client(i)}).send(take, make([]byte, 100))
 		}
 		settle()
 		if n := len(b.handovers.queue); n > maxTaking {

@@ -240,12 +240,12 @@ type testSessions struct {
 	answered  []string
 	unowned   []string
 	sources   []*datagram.Source
-	ways      []Way
+	paths     []ReturnPath
 	// taken are the records that were offered. If full is set, offers are refused. former is the pod of the latest
 	// offer.
 	taken  []string
 	full   bool
-	former Way
+	former ReturnPath
 	clock  time.Time
 	// here is the address to which the client of the latest offer sends, if it sends to this pod.
 	here *datagram.Source
@@ -290,21 +290,21 @@ func (s *testSessions) All(yield func(Client) bool) {
 	}
 }
 
-func (s *testSessions) Deliver(c Client, frame []byte, front Way, _ time.Time) bool {
+func (s *testSessions) Deliver(c Client, frame []byte, front ReturnPath, _ time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.has[c] {
 		return false
 	}
 	s.delivered = append(s.delivered, string(frame))
-	s.ways = append(s.ways, front)
-	if !s.silent && front != (Way{}) {
+	s.paths = append(s.paths, front)
+	if !s.silent && front != (ReturnPath{}) {
 		_ = front.Send([]byte("re: " + string(frame)))
 	}
 	return true
 }
 
-func (s *testSessions) Begin(c Client, request []byte, front Way) bool {
+func (s *testSessions) Begin(c Client, request []byte, front ReturnPath) bool {
 	s.mu.Lock()
 	s.delivered = append(s.delivered, string(request))
 	s.mu.Unlock()
@@ -334,7 +334,7 @@ func (s *testSessions) Flush(time.Time) {}
 
 func (s *testSessions) Sweep(time.Time) {}
 
-func (s *testSessions) Take(c Client, record []byte, clock time.Time, from Way, here *datagram.Source) bool {
+func (s *testSessions) Take(c Client, record []byte, clock time.Time, from ReturnPath, here *datagram.Source) bool {
 	if s.wait != nil {
 		<-s.wait
 	}
@@ -382,20 +382,20 @@ func (s *testSessions) GiveUp(c Client, v Version) {
 	}
 }
 
-func (s *testSessions) FromPeer(_ Client, from Way, peer netip.AddrPort, datagram []byte, _ time.Time) bool {
+func (s *testSessions) FromPeer(_ Client, from ReturnPath, peer netip.AddrPort, datagram []byte, _ time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tunnelled = append(s.tunnelled, fmt.Sprintf("from %v: %s", peer, datagram))
 	return from == s.former
 }
 
-func (s *testSessions) ToPeer(_ Client, to Way, peer netip.AddrPort, datagram []byte) {
+func (s *testSessions) ToPeer(_ Client, to ReturnPath, peer netip.AddrPort, datagram []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tunnelled = append(s.tunnelled, fmt.Sprintf("to %v: %s", peer, datagram))
 }
 
-func (s *testSessions) Part(Client, Way) {
+func (s *testSessions) Part(Client, ReturnPath) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tunnelled = append(s.tunnelled, "part")

@@ -29,8 +29,8 @@ const (
 	admitPatience = 100 * time.Millisecond
 	// alone is how long a pod does not ask a home that has not answered, so that clients do not wait for it.
 	alone = 5 * time.Second
-	// maxCounts is the largest number of counts that a home stores. The users of 1,000,000 sessions in 100 pods with one
-	// session each need 10,000.
+	// maxCounts is the largest number of counts that a home stores. The users of 1,000,000 sessions in 100 pods with
+	// one session each need 10,000.
 	maxCounts = 1 << 17
 
 	// userSize, countSize, admitSize and verdictSize are the sizes of parts of payloads.
@@ -145,8 +145,8 @@ func (f *Forwarder) await(home *pod, u User, sessions, limit uint32, answer func
 }
 
 func (f *Forwarder) ask(a *admission) {
-	way := Way{forwarder: f, pod: a.home, client: nobody}
-	_ = way.send(admit, a.payload[:])
+	path := ReturnPath{forwarder: f, pod: a.home, client: nobody}
+	_ = path.send(admit, a.payload[:])
 }
 
 // askAgain repeats the frame of an admission, or decides without the home.

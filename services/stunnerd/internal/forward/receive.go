@@ -85,7 +85,7 @@ func (f *Forwarder) handle(v *view, l *link, m message, now time.Time) {
 	case toPeer:
 		f.handleToPeer(l, m)
 	case part:
-		f.sessions.Part(m.client, f.way(l, m.client))
+		f.sessions.Part(m.client, f.returnPath(l, m.client))
 	case copyOf:
 		f.handleCopy(v, l, k, m, now)
 	case copied:
@@ -109,7 +109,7 @@ func (f *Forwarder) handle(v *view, l *link, m message, now time.Time) {
 }
 
 func (f *Forwarder) handleData(l *link, k clientKey, m message, now time.Time) {
-	if f.sessions.Deliver(m.client, m.payload, f.way(l, m.client), now) {
+	if f.sessions.Deliver(m.client, m.payload, f.returnPath(l, m.client), now) {
 		f.counters.delivered.Add(1)
 		return
 	}
@@ -250,8 +250,8 @@ func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, now time.
 // returned handles a datagram that this front has sent to a former owner, after that pod has handed over the session to
 // this pod. It reports false if there is no such session here.
 func (f *Forwarder) returned(l *link, c Client, payload []byte, now time.Time) bool {
-	f.sessions.FromPeer(c, f.way(l, c), netip.AddrPort{}, nil, now) // in place of Confirm, which may arrive later
-	return len(payload) > 0 && f.sessions.Deliver(c, payload, Way{}, now)
+	f.sessions.FromPeer(c, f.returnPath(l, c), netip.AddrPort{}, nil, now) // Confirm may arrive later
+	return len(payload) > 0 && f.sessions.Deliver(c, payload, ReturnPath{}, now)
 }
 
 // handleHold handles the frames that list clients: hold, renew and release.

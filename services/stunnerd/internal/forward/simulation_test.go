@@ -50,8 +50,8 @@ func modulo(pods int) func(uint64, *rand.Rand) int {
 	return func(hash uint64, _ *rand.Rand) int { return int(hash % uint64(pods)) }
 }
 
-// nextModulo is equal-cost multi-path routing to nodes. With externalTrafficPolicy Cluster a client that reaches another
-// node gets any pod; with Local it gets the pod of that node.
+// nextModulo is equal-cost multi-path routing to nodes. With externalTrafficPolicy Cluster a client that reaches
+// another node gets any pod; with Local it gets the pod of that node.
 func nextModulo(before, after int, local bool) func(uint64, *rand.Rand, int) int {
 	return func(hash uint64, random *rand.Rand, owner int) int {
 		node := int(hash % uint64(after))
@@ -232,15 +232,15 @@ func simulate(e event, seed uint64) (o outcome) {
 // simulation ten times slower.
 var simulated = flag.Int("sessions", 100_000, "sessions of TestSimulation")
 
-// TestSimulation prints which share of calls over UDP an event ends without and with forwarding. With 1,000,000 sessions
-// of 100 pods it takes less than a minute:
+// TestSimulation prints which share of calls over UDP an event ends without and with forwarding. With 1,000,000
+// sessions of 100 pods it takes less than a minute:
 //
 //	go test ./services/stunnerd/internal/forward -run Simulation -v -sessions 1000000
 func TestSimulation(t *testing.T) {
 	begin := time.Now()
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-31s %-18s %9s %15s %10s %10s\n",
-		"way to the pods", "event", "cut today", "with forwarding", "median", "longest")
+		"path to the pods", "event", "cut today", "with forwarding", "median", "longest")
 	held := 0
 	for i, e := range events() {
 		o := simulate(e, uint64(i))

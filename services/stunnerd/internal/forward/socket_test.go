@@ -20,13 +20,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type echoes struct {
 	testSessions
 	packets []datagram.Packet
-	front   Way
+	front   ReturnPath
 	answers chan string
 	// datagrams of the client bad cause a panic
 	bad Client
 }
 
-func (e *echoes) Deliver(c Client, frame []byte, front Way, _ time.Time) bool {
+func (e *echoes) Deliver(c Client, frame []byte, front ReturnPath, _ time.Time) bool {
 	if !e.Has(c) {
 		return false
 	}
@@ -175,8 +175,8 @@ func (discard) Close() error              { return nil }
 // still are sessions that have every client and do nothing with datagrams.
 type still struct{ testSessions }
 
-func (*still) Deliver(Client, []byte, Way, time.Time) bool  { return true }
-func (*still) Answer(Client, []byte, *datagram.Source) bool { return true }
+func (*still) Deliver(Client, []byte, ReturnPath, time.Time) bool { return true }
+func (*still) Answer(Client, []byte, *datagram.Source) bool       { return true }
 
 // pairOf returns a front and an owner without a network. The front knows the owner of client(1).
 func pairOf(b testing.TB) (front, owner *Forwarder) {
@@ -213,7 +213,8 @@ func TestNoAllocations(t *testing.T) {
 	front, owner := pairOf(t)
 	o, now := front.Outbox(), time.Now()
 	payload := make([]byte, 1200)
-	way := Way{forwarder: owner, pod: owner.view.Load().senders[front.self.Sender].pod, client: client(1)}
+	to := owner.view.Load().senders[front.self.Sender].pod
+	path := ReturnPath{forwarder: owner, pod: to, client: client(1)}
 	packets := make([]datagram.Packet, 64)
 	for i := range packets {
 		packets[i].Payload = payload
@@ -223,8 +224,8 @@ func TestNoAllocations(t *testing.T) {
 	next := 0
 	for name, run := range map[string]func(){
 		"Pass":            func() { o.Pass(client(1), payload, datagram.Source{}, now) },
-		"Send":            func() { _ = way.Send(payload) },
-		"SendAll":         func() { way.SendAll(packets) },
+		"Send":            func() { _ = path.Send(payload) },
+		"SendAll":         func() { path.SendAll(packets) },
 		"receive data":    func() { owner.receive(front.self.Address, toOwner[next], now); next++ },
 		"receive reply":   func() { front.receive(owner.self.Address, toFront[next], now); next++ },
 		"refuse a replay": func() { owner.receive(front.self.Address, toOwner[0], now) },
@@ -285,7 +286,8 @@ func BenchmarkReply(b *testing.B) {
 	for _, size := range sizes {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			front, owner := pairOf(b)
-			way := Way{forwarder: owner, pod: owner.view.Load().senders[front.self.Sender].pod, client: client(1)}
+			to := owner.view.Load().senders[front.self.Sender].pod
+			path := ReturnPath{forwarder: owner, pod: to, client: client(1)}
 			packets := make([]datagram.Packet, 64)
 			for i := range packets {
 				packets[i].Payload = make([]byte, size)
@@ -294,7 +296,7 @@ func BenchmarkReply(b *testing.B) {
 			b.SetBytes(int64(size))
 			for i := 0; b.Loop(); i++ {
 				if i%len(packets) == 0 {
-					way.SendAll(packets)
+					path.SendAll(packets)
 				}
 			}
 		})

@@ -26,8 +26,8 @@ func passAll(front, owner *Forwarder, answers chan string, clients []Client) err
 			by := owners[c]
 			for range 4 {
 				out.Pass(c, payload, datagram.Source{}, time.Now())
-				way := Way{forwarder: owner, pod: owner.view.Load().pods[by.id], client: c}
-				_ = way.Send(payload) // the pod has vanished
+				path := ReturnPath{forwarder: owner, pod: owner.view.Load().pods[by.id], client: c}
+				_ = path.Send(payload) // the pod has vanished
 			}
 		}
 		out.Pass(clients[0], []byte("x"), datagram.Source{}, time.Now())

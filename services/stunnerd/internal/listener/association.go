@@ -39,8 +39,8 @@ const (
 	// earlyBytes is the part of handshakeBytes that encrypted records of other types may use before the handshake is
 	// complete. The client may send data before the server has read its last flight.
 	earlyBytes = handshakeBytes / 2
-	// finishedSize is the size of the content of the record with Finished: a nonce, the message header, the content, and
-	// the tag of AES-GCM, which all dtlsSuites use. A client sends no other encrypted handshake message.
+	// finishedSize is the size of the content of the record with Finished: a nonce, the message header, the content,
+	// and the tag of AES-GCM, which all dtlsSuites use. A client sends no other encrypted handshake message.
 	finishedSize = 8 + messageHeader + 12 + 16
 	// replayWindow is the size of the replay window of pion/dtls, in records.
 	replayWindow = 64
@@ -73,7 +73,7 @@ type association struct {
 	// following guards front and followed. front is the path of the datagram that pion/dtls has read last. followed is
 	// the highest value of number so far.
 	following sync.Mutex
-	front     forward.Way
+	front     forward.ReturnPath
 	followed  uint64
 	cookie    [cookieSize]byte
 	// ahead is added to the record numbers of unencrypted records. The ServerHello must have the record number of the
@@ -106,7 +106,7 @@ type association struct {
 // received is a copy of a datagram of the client, and the path on which it has arrived.
 type received struct {
 	records []byte
-	front   forward.Way
+	front   forward.ReturnPath
 }
 
 // associations are the associations of one client address. There is a second one if a client that has lost its state
@@ -139,10 +139,10 @@ func (as associations) handshaking() bool {
 func (as associations) deliver(records []byte) {
 	plain := len(records) >= recordHeader && epochOf(records) == 0
 	if as.first != nil && (as.second == nil || !plain) {
-		as.first.deliver(records, forward.Way{})
+		as.first.deliver(records, forward.ReturnPath{})
 	}
 	if as.second != nil {
-		as.second.deliver(records, forward.Way{})
+		as.second.deliver(records, forward.ReturnPath{})
 	}
 }
 
@@ -257,7 +257,7 @@ func (a *association) opened(h hello) bool { return string(h.cookie) == string(a
 
 // deliver queues a copy of a datagram of the client, without the records that the association does not accept. front is
 // the path on which the datagram has arrived.
-func (a *association) deliver(records []byte, front forward.Way) {
+func (a *association) deliver(records []byte, front forward.ReturnPath) {
 	if len(records) > longestDatagram {
 		a.socket.drop(a.client, meter.Malformed)
 		return

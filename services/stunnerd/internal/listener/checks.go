@@ -20,7 +20,7 @@ type checks struct {
 }
 
 type check struct {
-	front       forward.Way
+	front       forward.ReturnPath
 	transaction [stun.TransactionIDSize]byte
 }
 
@@ -28,7 +28,7 @@ type check struct {
 const maxChecks = 4
 
 // sent records a ChannelData frame or Send indication of the client if it contains a check.
-func (s *checks) sent(front forward.Way, frame []byte) {
+func (s *checks) sent(front forward.ReturnPath, frame []byte) {
 	id, ok := bindingID(content(frame), stun.ClassRequest)
 	if !ok {
 		return
@@ -49,11 +49,11 @@ func (s *checks) sent(front forward.Way, frame []byte) {
 
 // answered returns the path of a check, if the ChannelData frame or Data indication for the client contains the answer
 // to that check.
-func (s *checks) answered(frame []byte) (front forward.Way, ok bool) {
+func (s *checks) answered(frame []byte) (front forward.ReturnPath, ok bool) {
 	message := content(frame)
 	id, ok := bindingID(message, stun.ClassSuccessResponse)
 	if !ok || attribute(message, stun.AttrMessageIntegrity) == nil {
-		return forward.Way{}, false
+		return forward.ReturnPath{}, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *checks) answered(frame []byte) (front forward.Way, ok bool) {
 			return c.front, true
 		}
 	}
-	return forward.Way{}, false
+	return forward.ReturnPath{}, false
 }
 
 // content returns the data of a ChannelData frame, or of a Send or Data indication, or nil.

@@ -36,10 +36,10 @@ var (
 
 // A check that the peer answers moves the client. Other messages and unanswered checks do not.
 func TestAnsweredChecksMoveAClient(t *testing.T) {
-	ways := fronts(t, 2)
-	b, c, now := ways[0], ways[1], time.Now()
+	returnPaths := fronts(t, 2)
+	b, c, now := returnPaths[0], returnPaths[1], time.Now()
 	type sent struct {
-		front   forward.Way
+		front   forward.ReturnPath
 		message []byte
 	}
 	type row struct {
@@ -53,7 +53,7 @@ func TestAnsweredChecksMoveAClient(t *testing.T) {
 	media := []byte{0x80, 0x60, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	for name, r := range map[string]row{
 		"at the second path":         {[]sent{{b, iceCheck(1)}}, iceAnswer(1), "b"},
-		"at the path in use":         {[]sent{{b, iceCheck(1)}, {forward.Way{}, iceCheck(2)}}, iceAnswer(2), ""},
+		"at the path in use":         {[]sent{{b, iceCheck(1)}, {forward.ReturnPath{}, iceCheck(2)}}, iceAnswer(2), ""},
 		"the latest of a path":       {[]sent{{b, iceCheck(1)}, {b, iceCheck(2)}}, iceAnswer(2), "b"},
 		"at a path that was second":  {[]sent{{b, iceCheck(1)}, {c, iceCheck(2)}}, iceAnswer(1), "b"},
 		"not the latest of a path":   {[]sent{{b, iceCheck(1)}, {b, iceCheck(2)}}, iceAnswer(1), "?"},
@@ -90,8 +90,8 @@ func TestAnsweredChecksMoveAClient(t *testing.T) {
 func TestChecksAreBounded(t *testing.T) {
 	var s checks
 	frame := relayed["ChannelData"]
-	ways := append(fronts(t, maxChecks), forward.Way{})
-	for i, front := range ways {
+	returnPaths := append(fronts(t, maxChecks), forward.ReturnPath{})
+	for i, front := range returnPaths {
 		for n := range byte(100) {
 			s.sent(front, frame(stun.MethodSend, iceCheck(n)))
 		}
@@ -106,10 +106,10 @@ func TestSearchForAnswersAllocatesNothing(t *testing.T) {
 	var s checks
 	frame := relayed["ChannelData"]
 	check, media := frame(stun.MethodSend, iceCheck(1)), frame(stun.MethodData, make([]byte, 1000))
-	s.sent(forward.Way{}, check)
+	s.sent(forward.ReturnPath{}, check)
 	if n := testing.AllocsPerRun(100, func() {
-		s.sent(forward.Way{}, check)
-		s.sent(forward.Way{}, media)
+		s.sent(forward.ReturnPath{}, check)
+		s.sent(forward.ReturnPath{}, media)
 		s.answered(media)
 	}); n != 0 {
 		t.Errorf("%g allocations", n)
@@ -124,7 +124,7 @@ func FuzzChecks(f *testing.F) {
 	f.Add([]byte{0x40}, []byte{0, 0x17, 0xFF, 0xFF})
 	f.Fuzz(func(t *testing.T, sent, answer []byte) {
 		var s checks
-		s.sent(forward.Way{}, sent)
+		s.sent(forward.ReturnPath{}, sent)
 		if _, ok := s.answered(answer); ok && len(s.list) == 0 {
 			t.Error("an answer without a check")
 		}

@@ -198,7 +198,7 @@ func (s *dtlsSocket) receive(records []byte, client netip.AddrPort, control []by
 	opened := known.openedBy(h)
 	switch {
 	case opened != nil:
-		opened.deliver(records, forward.Way{})
+		opened.deliver(records, forward.ReturnPath{})
 	case known.handshaking():
 		s.drop(client, meter.HandshakeRunning)
 	case !s.cookies.valid(h, client, time.Now()):

@@ -54,7 +54,7 @@ func (a *association) follow() {
 }
 
 // read records the path of the datagram that pion/dtls reads next.
-func (a *association) read(front forward.Way) {
+func (a *association) read(front forward.ReturnPath) {
 	a.following.Lock()
 	defer a.following.Unlock()
 	a.front = front
@@ -105,7 +105,7 @@ func (s *dtlsSocket) served() (clients []netip.AddrPort) {
 }
 
 // Deliver implements Forwarding.
-func (l *dtlsListener) Deliver(client netip.AddrPort, records []byte, front forward.Way, _ time.Time) bool {
+func (l *dtlsListener) Deliver(client netip.AddrPort, records []byte, front forward.ReturnPath, _ time.Time) bool {
 	a := l.find(client)
 	switch {
 	case a == nil:

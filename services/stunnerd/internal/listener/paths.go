@@ -46,8 +46,8 @@ type pathPair struct{ used, second *path }
 
 // path is one path of a client.
 type path struct {
-	// front is the return path through another pod. The zero Way means that data is sent from this pod.
-	front forward.Way
+	// front is the return path through another pod. The zero ReturnPath means that data is sent from this pod.
+	front forward.ReturnPath
 	// heard is when a datagram last arrived on a second path, in nanoseconds since 1970.
 	heard atomic.Int64
 	// proven is the time of the first authentic datagram on this path since the client last used another path, in
@@ -59,9 +59,9 @@ type path struct {
 func (p *paths) hold() { p.current.Store(&pathPair{}) }
 
 // path returns the path on which a datagram has arrived.
-func (p *paths) path(front forward.Way, now time.Time) *path {
+func (p *paths) path(front forward.ReturnPath, now time.Time) *path {
 	at := &p.here
-	if front != (forward.Way{}) {
+	if front != (forward.ReturnPath{}) {
 		at = &path{front: front}
 	}
 	at.heard.Store(now.UnixNano())
@@ -81,9 +81,9 @@ func (p *paths) undecided() bool {
 }
 
 // arrived records a datagram of the client whose source may be forged.
-func (p *paths) arrived(front forward.Way, now time.Time) session.Move {
+func (p *paths) arrived(front forward.ReturnPath, now time.Time) session.Move {
 	switch pair := p.current.Load(); {
-	case pair == nil && front == forward.Way{}:
+	case pair == nil && front == forward.ReturnPath{}:
 		return 0
 	case pair == nil || pair.used == nil:
 	case pair.used.front == front && (pair.second == nil || !pair.second.idle(now)):
@@ -106,9 +106,9 @@ func (p *paths) arrived(front forward.Way, now time.Time) session.Move {
 }
 
 // follow moves the client to the path of an authentic datagram.
-func (p *paths) follow(front forward.Way, now time.Time) session.Move {
+func (p *paths) follow(front forward.ReturnPath, now time.Time) session.Move {
 	switch pair := p.current.Load(); {
-	case pair == nil && front == forward.Way{}:
+	case pair == nil && front == forward.ReturnPath{}:
 		return 0
 	case pair != nil && pair.used != nil && pair.second == nil && pair.used.front == front:
 		pair.used.proven.CompareAndSwap(0, now.UnixNano())
@@ -129,7 +129,7 @@ func (p *paths) follow(front forward.Way, now time.Time) session.Move {
 // path.
 func (p *paths) elsewhere() (at *path, since time.Time, ok bool) {
 	pair := p.current.Load()
-	if pair == nil || pair.used == nil || pair.second != nil || pair.used.front == (forward.Way{}) {
+	if pair == nil || pair.used == nil || pair.second != nil || pair.used.front == (forward.ReturnPath{}) {
 		return nil, since, false
 	}
 	proven := pair.used.proven.Load()
@@ -171,7 +171,7 @@ func (p *paths) front() netip.AddrPort {
 }
 
 // arrived records the path of a datagram with data of a client with a session.
-func (c *udpClient) arrived(front forward.Way, frame []byte, now time.Time) session.Move {
+func (c *udpClient) arrived(front forward.ReturnPath, frame []byte, now time.Time) session.Move {
 	moved := c.paths.arrived(front, now)
 	if c.paths.undecided() {
 		c.paths.checks.sent(front, frame)
@@ -207,7 +207,7 @@ func (c *udpClient) sendOn(p *path, packets []datagram.Packet) {
 // Follow implements session.Movable.
 func (c *udpClient) Follow(from session.Client, message []byte, authentic bool) session.Move {
 	sender, ok := from.(*udpClient)
-	if ok && sender.front == (forward.Way{}) && c.unplaced() {
+	if ok && sender.front == (forward.ReturnPath{}) && c.unplaced() {
 		c.arrivedAt(sender.from)
 	}
 	switch {
@@ -221,12 +221,12 @@ func (c *udpClient) Follow(from session.Client, message []byte, authentic bool) 
 
 // Pass implements session.Movable.
 func (c *udpClient) Pass(message []byte, now time.Time) bool {
-	return c.front == forward.Way{} && c.socket.elsewhere.Pass(c.socket.client(c.addr), message, c.from, now)
+	return c.front == forward.ReturnPath{} && c.socket.elsewhere.Pass(c.socket.client(c.addr), message, c.from, now)
 }
 
 // Begin implements session.Movable.
 func (c *udpClient) Begin(message []byte) bool {
-	return c.front == forward.Way{} && c.socket.elsewhere.Begin(c.socket.client(c.addr), message, c.from)
+	return c.front == forward.ReturnPath{} && c.socket.elsewhere.Begin(c.socket.client(c.addr), message, c.from)
 }
 
 // Authenticated implements session.Movable.
@@ -257,7 +257,7 @@ type Forwarding interface {
 	Clients(yield func(netip.AddrPort) bool)
 	// Deliver handles a datagram that a client has sent to another pod. It reports false if the client has no session
 	// here. It uses the frame until Flush.
-	Deliver(client netip.AddrPort, frame []byte, front forward.Way, now time.Time) bool
+	Deliver(client netip.AddrPort, frame []byte, front forward.ReturnPath, now time.Time) bool
 	// Answer sends a datagram of another pod to a client. It uses the frame until Flush.
 	Answer(client netip.AddrPort, frame []byte, asked *datagram.Source)
 	// Unowned handles a STUN message of a client without a session in any pod. It does not retain the message.
@@ -272,17 +272,17 @@ type Forwarding interface {
 type Movable interface {
 	// Begin handles an Allocate request of a client that another pod has authenticated, because that pod drains. front
 	// is the return path to the client. It does not retain the message.
-	Begin(client netip.AddrPort, message []byte, front forward.Way)
+	Begin(client netip.AddrPort, message []byte, front forward.ReturnPath)
 	// Take continues a session of another pod. Data for the client is sent through that pod for now. If that pod is
-	// lost, front is the zero Way and former is nil, and no data is sent before a datagram of the client arrives. See
-	// gate.Gate.Take. If the datagrams of the client arrive at this pod, here is the address to which it sends, else
-	// nil.
-	Take(r *session.Record, front forward.Way, here *datagram.Source, former relay.Socket) error
+	// lost, front is the zero ReturnPath and former is nil, and no data is sent before a datagram of the client
+	// arrives. See gate.Gate.Take. If the datagrams of the client arrive at this pod, here is the address to which it
+	// sends, else nil.
+	Take(r *session.Record, front forward.ReturnPath, here *datagram.Source, former relay.Socket) error
 	// Elsewhere returns the return path through another pod that a client with a session here uses. due is the time at
 	// which the session may be handed over to that pod; it depends on the number of earlier moves. Elsewhere reports
 	// false if the client uses this pod, if it is not certain which pod the client uses, or if the latest move of the
 	// session is not complete.
-	Elsewhere(client netip.AddrPort, moves int) (front forward.Way, due time.Time, ok bool)
+	Elsewhere(client netip.AddrPort, moves int) (front forward.ReturnPath, due time.Time, ok bool)
 	// Stays records that another pod has refused the session of a client, so that the next attempt is made later.
 	Stays(client netip.AddrPort, now time.Time)
 	// Gate returns the gate of the listener.
@@ -302,7 +302,7 @@ func (l *udpListener) Has(client netip.AddrPort) bool { return l.forwarded.gate.
 func (l *udpListener) Clients(yield func(netip.AddrPort) bool) { l.forwarded.gate.Clients()(yield) }
 
 // Deliver implements Forwarding. A panic ends the session of the client whose datagram caused it.
-func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward.Way, now time.Time) bool {
+func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward.ReturnPath, now time.Time) bool {
 	s := &l.forwarded
 	s.current.addr = client
 	delivered := false
@@ -314,7 +314,7 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 	defer s.drops.RecoverPanic("handle forwarded datagram")
 	r := s.relay(client)
 	var from datagram.Source
-	if r != nil && front == (forward.Way{}) {
+	if r != nil && front == (forward.ReturnPath{}) {
 		from = *r.Session().Client.(*udpClient).source()
 	}
 	switch {
@@ -334,7 +334,7 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 }
 
 // Begin implements Movable. Data for the client of the new session is sent through the front.
-func (l *udpListener) Begin(client netip.AddrPort, message []byte, front forward.Way) {
+func (l *udpListener) Begin(client netip.AddrPort, message []byte, front forward.ReturnPath) {
 	s := &l.forwarded
 	defer s.drops.RecoverPanic("handle Allocate request of another pod")
 	c := &udpClient{
@@ -345,12 +345,14 @@ func (l *udpListener) Begin(client netip.AddrPort, message []byte, front forward
 }
 
 // Take implements Movable.
-func (l *udpListener) Take(r *session.Record, front forward.Way, here *datagram.Source, former relay.Socket) error {
+func (l *udpListener) Take(
+	r *session.Record, front forward.ReturnPath, here *datagram.Source, former relay.Socket,
+) error {
 	c := &udpClient{socket: l.sockets[int(r.Client.Port())%len(l.sockets)], addr: r.Client, taken: true}
 	switch {
 	case here != nil:
 		c.arrivedAt(*here)
-	case r.Away || front == (forward.Way{}):
+	case r.Away || front == (forward.ReturnPath{}):
 		c.paths.hold()
 	default:
 		c.paths.hold()
@@ -368,7 +370,7 @@ const (
 )
 
 // Elsewhere implements Movable.
-func (l *udpListener) Elsewhere(client netip.AddrPort, moves int) (front forward.Way, due time.Time, ok bool) {
+func (l *udpListener) Elsewhere(client netip.AddrPort, moves int) (front forward.ReturnPath, due time.Time, ok bool) {
 	r := l.forwarded.gate.Owned(client)
 	if r == nil || r.Former() != nil { // a move would close the socket of an earlier pod, which a peer may use
 		return front, due, false

@@ -14,41 +14,41 @@ import (
 )
 
 // owner has the session of every client, and records the return paths of their datagrams.
-type owner struct{ ways chan forward.Way }
+type owner struct{ returnPaths chan forward.ReturnPath }
 
 func (o owner) Serves(uint16) bool                                   { return true }
-func (o owner) Has(forward.Client) bool                              { return o.ways != nil }
+func (o owner) Has(forward.Client) bool                              { return o.returnPaths != nil }
 func (o owner) All(func(forward.Client) bool)                        {}
 func (o owner) Answer(forward.Client, []byte, *datagram.Source) bool { return false }
 func (o owner) Unowned(forward.Client, []byte, *datagram.Source)     {}
 func (o owner) Flush(time.Time)                                      {}
 func (o owner) Sweep(time.Time)                                      {}
 
-func (o owner) Take(forward.Client, []byte, time.Time, forward.Way, *datagram.Source) bool {
+func (o owner) Take(forward.Client, []byte, time.Time, forward.ReturnPath, *datagram.Source) bool {
 	return false
 }
-func (o owner) Begin(forward.Client, []byte, forward.Way) bool                       { return false }
+func (o owner) Begin(forward.Client, []byte, forward.ReturnPath) bool                { return false }
 func (o owner) Version(forward.Client) (v forward.Version, ok bool)                  { return v, false }
 func (o owner) Copy(forward.Client) ([]byte, bool)                                   { return nil, false }
 func (o owner) TakeOver(forward.Client, forward.Version, []byte, time.Duration) bool { return false }
 func (o owner) GiveUp(forward.Client, forward.Version)                               {}
-func (o owner) FromPeer(forward.Client, forward.Way, netip.AddrPort, []byte, time.Time) bool {
+func (o owner) FromPeer(forward.Client, forward.ReturnPath, netip.AddrPort, []byte, time.Time) bool {
 	return false
 }
-func (o owner) ToPeer(forward.Client, forward.Way, netip.AddrPort, []byte) {}
-func (o owner) Part(forward.Client, forward.Way)                           {}
-func (o owner) Users(func(forward.User, int64) bool)                       {}
-func (o owner) Deliver(_ forward.Client, _ []byte, w forward.Way, _ time.Time) bool {
-	if o.ways != nil {
-		o.ways <- w
+func (o owner) ToPeer(forward.Client, forward.ReturnPath, netip.AddrPort, []byte) {}
+func (o owner) Part(forward.Client, forward.ReturnPath)                           {}
+func (o owner) Users(func(forward.User, int64) bool)                              {}
+func (o owner) Deliver(_ forward.Client, _ []byte, w forward.ReturnPath, _ time.Time) bool {
+	if o.returnPaths != nil {
+		o.returnPaths <- w
 	}
-	return o.ways != nil
+	return o.returnPaths != nil
 }
 
 // fronts returns the return paths to a client through a number of pods.
-func fronts(t *testing.T, number int) (ways []forward.Way) {
+func fronts(t *testing.T, number int) (returnPaths []forward.ReturnPath) {
 	t.Helper()
-	home := owner{make(chan forward.Way, 1)}
+	home := owner{make(chan forward.ReturnPath, 1)}
 	list := forward.Peers{Keys: []forward.Key{{ID: 1}}}
 	var pods []*forward.Forwarder
 	for i := range number + 1 {
@@ -75,9 +75,9 @@ func fronts(t *testing.T, number int) (ways []forward.Way) {
 			t.Fatal("nothing is forwarded")
 		}
 		out.Flush()
-		ways = append(ways, <-home.ways)
+		returnPaths = append(returnPaths, <-home.returnPaths)
 	}
-	return ways
+	return returnPaths
 }
 
 // used returns the paths on which data is sent: the names of pods of fronts, and "" for this pod.
@@ -102,12 +102,12 @@ const (
 // After each datagram of a client, data is sent on the expected paths. A client loses a path only by a signed request
 // on the other path, or if the path is silent for some time while the other one is not.
 func TestPathsOfAClient(t *testing.T) {
-	here, ways := forward.Way{}, fronts(t, 2)
-	b, c := ways[0], ways[1]
+	here, returnPaths := forward.ReturnPath{}, fronts(t, 2)
+	b, c := returnPaths[0], returnPaths[1]
 	const media, second = 20 * time.Millisecond, time.Second
 	type step struct {
 		after time.Duration
-		front forward.Way
+		front forward.ReturnPath
 		// times repeats the step.
 		times int
 		// signed is set for an authentic request.
@@ -199,16 +199,16 @@ func TestPathsOfAClient(t *testing.T) {
 // Elsewhere returns another pod when an authentic datagram has arrived there and none has arrived elsewhere
 // since. Forged datagrams neither change the pod nor restart the time.
 func TestPodThatAClientUses(t *testing.T) {
-	here, ways := forward.Way{}, fronts(t, 2)
-	b, c := ways[0], ways[1]
+	here, returnPaths := forward.ReturnPath{}, fronts(t, 2)
+	b, c := returnPaths[0], returnPaths[1]
 	type step struct {
 		at     time.Duration
-		front  forward.Way
+		front  forward.ReturnPath
 		signed bool
 	}
 	for name, row := range map[string]struct {
 		steps []step
-		front forward.Way
+		front forward.ReturnPath
 		since time.Duration
 	}{
 		"none":                     {},
@@ -254,10 +254,10 @@ func TestPodThatAClientUses(t *testing.T) {
 func TestPathsOfARestoredClient(t *testing.T) {
 	b := fronts(t, 1)[0]
 	for _, c := range []struct {
-		front forward.Way
+		front forward.ReturnPath
 		moved session.Move
 		used  []string
-	}{{b, session.Reached, []string{"b"}}, {forward.Way{}, returned, []string{""}}} {
+	}{{b, session.Reached, []string{"b"}}, {forward.ReturnPath{}, returned, []string{""}}} {
 		var client udpClient
 		client.paths.hold()
 		packets := make([]datagram.Packet, 2)
@@ -274,10 +274,10 @@ func TestPathsOfARestoredClient(t *testing.T) {
 // When several readers handle datagrams of a client concurrently, the paths end in a state that one of the datagrams
 // has caused.
 func TestPathsOfReadersAtATime(t *testing.T) {
-	ways := append(fronts(t, 2), forward.Way{})
+	returnPaths := append(fronts(t, 2), forward.ReturnPath{})
 	var p paths
 	var readers sync.WaitGroup
-	for i, front := range ways {
+	for i, front := range returnPaths {
 		readers.Go(func() {
 			now := time.Now()
 			for n := range 3000 {
@@ -300,7 +300,7 @@ func TestPathsOfReadersAtATime(t *testing.T) {
 
 func TestPathsAllocateNothing(t *testing.T) {
 	b, now := fronts(t, 1)[0], time.Now()
-	for _, front := range []forward.Way{{}, b} {
+	for _, front := range []forward.ReturnPath{{}, b} {
 		var p paths
 		p.follow(front, now)
 		if n := testing.AllocsPerRun(100, func() {

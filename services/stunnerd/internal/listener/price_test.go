@@ -309,7 +309,7 @@ func fullInbox(t *testing.T) (most int64) {
 		for i := range all {
 			for waiting := -1; waiting < len(all[i].inbox); {
 				waiting = len(all[i].inbox)
-				all[i].deliver(datagram, forward.Way{})
+				all[i].deliver(datagram, forward.ReturnPath{})
 			}
 		}
 		cost := (memoryUsed() - before) / n
@@ -345,7 +345,7 @@ func TestBurstsOverDTLSAreCharged(t *testing.T) {
 			most, charged = inboxBytes+inboxBurst, inboxBurst
 		}
 		for range inbox {
-			a.deliver(record, forward.Way{})
+			a.deliver(record, forward.ReturnPath{})
 		}
 		entry := sizeInInbox(slices.Clone(record))
 		if n := a.queued.Load(); n > most || n < most-entry || table.Held()[session.Memory]-base != charged {
@@ -360,7 +360,7 @@ func TestBurstsOverDTLSAreCharged(t *testing.T) {
 			t.Errorf("%s: %d bytes are charged for an empty inbox", name, held)
 		}
 		for range inbox {
-			a.deliver(record, forward.Way{})
+			a.deliver(record, forward.ReturnPath{})
 		}
 		_ = a.Close()
 		if held := table.Held()[session.Memory] - base; held != 0 {

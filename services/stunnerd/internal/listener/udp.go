@@ -236,7 +236,7 @@ func (s *udpSocket) media(frame []byte, client netip.AddrPort, control []byte, n
 	if c.unplaced() {
 		c.arrivedAt(datagram.SourceOf(control))
 	}
-	c.moved(c.arrived(forward.Way{}, frame, now))
+	c.moved(c.arrived(forward.ReturnPath{}, frame, now))
 	s.outbox.Add(r, frame, now)
 }
 
@@ -290,8 +290,8 @@ type udpClient struct {
 	// answers is the number of answers that were sent without the sender.
 	answers atomic.Uint32
 
-	// front is the pod at which the request has arrived. The zero Way is this pod.
-	front forward.Way
+	// front is the pod at which the request has arrived. The zero ReturnPath is this pod.
+	front forward.ReturnPath
 	// authenticated is set for an Allocate request that the front has authenticated.
 	authenticated bool
 	// paths are the paths of the data for a client with a session.
@@ -315,7 +315,7 @@ const commonAnswers = 16
 
 // Send implements session.Client.
 func (c *udpClient) Send(frame []byte) error {
-	if c.front != (forward.Way{}) {
+	if c.front != (forward.ReturnPath{}) {
 		return c.front.Send(frame)
 	}
 	var err error

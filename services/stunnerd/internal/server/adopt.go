@@ -74,7 +74,7 @@ func (s *Server) adoptDue(now time.Time) (all bool) {
 
 // adopts returns the return path through the pod at which the datagrams of a client arrive, and whether its session is
 // due.
-func (s *Server) adopts(l listener.Movable, c forward.Client, now time.Time) (front forward.Way, due bool) {
+func (s *Server) adopts(l listener.Movable, c forward.Client, now time.Time) (front forward.ReturnPath, due bool) {
 	if _, _, ok := l.Elsewhere(c.Addr, 0); !ok { // false for most clients
 		return front, false
 	}
@@ -86,9 +86,9 @@ func (s *Server) adopts(l listener.Movable, c forward.Client, now time.Time) (fr
 	return front, ok && !now.Before(at) && s.forwarder.Adopts(front)
 }
 
-func (s *Server) adopt(c forward.Client, l listener.Movable, front forward.Way, excluded map[netip.Addr]bool) {
+func (s *Server) adopt(c forward.Client, l listener.Movable, front forward.ReturnPath, excluded map[netip.Addr]bool) {
 	_, err := s.move(c, l, excluded, true,
-		func(c forward.Client, record []byte, asked datagram.Source) (forward.Way, error) {
+		func(c forward.Client, record []byte, asked datagram.Source) (forward.ReturnPath, error) {
 			return s.forwarder.Adopt(c, record, asked, front)
 		})
 	if err != nil {

@@ -108,7 +108,7 @@ func TestPodsAdoptSessions(t *testing.T) {
 		}
 	}
 	if n := front.Forwarding().Passed; n != passed {
-		t.Errorf("%d datagrams take the way through the former owner", n-passed)
+		t.Errorf("%d datagrams use the path through the former owner", n-passed)
 	}
 	if n := owner.meter.SessionsNotAdopted.Load(); n > 0 {
 		t.Errorf("%d attempts failed", n)

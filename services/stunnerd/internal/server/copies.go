@@ -43,7 +43,7 @@ func (s forwarding) TakeOver(c forward.Client, v forward.Version, record []byte,
 	if err == nil {
 		shift(&r, by)
 		r.Generation = v.Generation
-		err = l.Take(&r, forward.Way{}, nil, nil)
+		err = l.Take(&r, forward.ReturnPath{}, nil, nil)
 	}
 	if err != nil {
 		s.opt.Log.Debug("session of a lost pod is not taken over", "client", c.Addr, "error", err)

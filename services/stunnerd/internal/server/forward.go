@@ -97,13 +97,13 @@ func (s forwarding) All(yield func(forward.Client) bool) {
 }
 
 // Deliver implements forward.Sessions.
-func (s forwarding) Deliver(c forward.Client, frame []byte, front forward.Way, now time.Time) bool {
+func (s forwarding) Deliver(c forward.Client, frame []byte, front forward.ReturnPath, now time.Time) bool {
 	l := s.ports()[c.Port]
 	return l != nil && l.Deliver(c.Addr, frame, front, now)
 }
 
 // Begin implements forward.Sessions.
-func (s forwarding) Begin(c forward.Client, request []byte, front forward.Way) bool {
+func (s forwarding) Begin(c forward.Client, request []byte, front forward.ReturnPath) bool {
 	l := s.movable(c.Port)
 	if l != nil {
 		l.Begin(c.Addr, request, front)

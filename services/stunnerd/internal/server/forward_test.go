@@ -393,7 +393,7 @@ func TestForwardedDatagramsAllocateNothing(t *testing.T) {
 	unread := forward.Client{Addr: silent.LocalAddr().(*net.UDPAddr).AddrPort(), Port: uint16(pods[1].port("udp"))}
 	frame, source := append([]byte{0x40, 0, 0, 4}, "data"...), &datagram.Source{}
 	for name, run := range map[string]func() bool{
-		"Deliver": func() bool { return owner.Deliver(client, frame, forward.Way{}, now) },
+		"Deliver": func() bool { return owner.Deliver(client, frame, forward.ReturnPath{}, now) },
 		"Answer":  func() bool { return front.Answer(unread, frame, source) },
 	} {
 		done := true

@@ -45,7 +45,7 @@ type handedOver struct {
 
 // handedSocket is a relay socket of this pod that a session at another pod uses.
 type handedSocket struct {
-	to     forward.Way
+	to     forward.ReturnPath
 	socket relay.Socket
 	// adopted is set if the session was handed over by adoptDue.
 	adopted bool
@@ -147,7 +147,7 @@ func (s *Server) handOver(c forward.Client, excluded map[netip.Addr]bool, full *
 // offered reports whether the session could leave this pod.
 func (s *Server) move(
 	c forward.Client, l listener.Movable, excluded map[netip.Addr]bool, adopted bool,
-	offer func(c forward.Client, record []byte, asked datagram.Source) (forward.Way, error),
+	offer func(c forward.Client, record []byte, asked datagram.Source) (forward.ReturnPath, error),
 ) (offered bool, err error) {
 	defer func() {
 		if err != nil {
@@ -158,7 +158,7 @@ func (s *Server) move(
 	if err != nil {
 		return false, err
 	}
-	var to forward.Way
+	var to forward.ReturnPath
 	b, err := d.Record.MarshalBinary()
 	if err == nil {
 		asked, _ := datagram.ParseSource(d.Record.Source) // after an error the kernel selects the address
@@ -273,9 +273,9 @@ func (s *Server) closeAllHanded() {
 	}
 }
 
-// handed returns the relay socket of a client whose session was handed over to the pod of a Way. Otherwise it returns
-// the zero handedSocket.
-func (s *Server) handed(c forward.Client, to forward.Way) handedSocket {
+// handed returns the relay socket of a client whose session was handed over to the pod of a ReturnPath. Otherwise it
+// returns the zero handedSocket.
+func (s *Server) handed(c forward.Client, to forward.ReturnPath) handedSocket {
 	s.handedOver.mu.Lock()
 	defer s.handedOver.mu.Unlock()
 	if one := s.handedOver.sockets[c]; one.to == to {
@@ -316,13 +316,13 @@ func staysBecause(p config.Protocol) string {
 
 // Take implements forward.Sessions.
 func (s forwarding) Take(
-	c forward.Client, record []byte, clock time.Time, from forward.Way, here *datagram.Source,
+	c forward.Client, record []byte, clock time.Time, from forward.ReturnPath, here *datagram.Source,
 ) bool {
 	l := s.movable(c.Port)
 	if l == nil {
 		return false
 	}
-	former := &formerSocket{way: from}
+	former := &formerSocket{path: from}
 	if l.Gate().Taken(c.Addr, former.same) != nil {
 		return true // a repeated offer
 	}
@@ -355,13 +355,13 @@ func shift(r *session.Record, by time.Duration) {
 
 // FromPeer implements forward.Sessions.
 func (s forwarding) FromPeer(
-	c forward.Client, from forward.Way, peer netip.AddrPort, payload []byte, now time.Time,
+	c forward.Client, from forward.ReturnPath, peer netip.AddrPort, payload []byte, now time.Time,
 ) bool {
 	l := s.movable(c.Port)
 	if l == nil {
 		return false
 	}
-	r := l.Gate().Taken(c.Addr, (&formerSocket{way: from}).same)
+	r := l.Gate().Taken(c.Addr, (&formerSocket{path: from}).same)
 	if r == nil {
 		return false
 	}
@@ -373,14 +373,14 @@ func (s forwarding) FromPeer(
 }
 
 // ToPeer implements forward.Sessions.
-func (s forwarding) ToPeer(c forward.Client, to forward.Way, peer netip.AddrPort, payload []byte) {
+func (s forwarding) ToPeer(c forward.Client, to forward.ReturnPath, peer netip.AddrPort, payload []byte) {
 	if one := s.handed(c, to); one.socket != nil {
 		one.socket.Send([]datagram.Packet{{Payload: payload, To: peer}})
 	}
 }
 
 // Part implements forward.Sessions.
-func (s forwarding) Part(c forward.Client, to forward.Way) {
+func (s forwarding) Part(c forward.Client, to forward.ReturnPath) {
 	if one := s.handed(c, to); one.socket != nil {
 		s.handedOver.mu.Lock()
 		defer s.handedOver.mu.Unlock()
@@ -390,7 +390,7 @@ func (s forwarding) Part(c forward.Client, to forward.Way) {
 
 // formerSocket is the relay socket that a session had at another pod.
 type formerSocket struct {
-	way    forward.Way
+	path   forward.ReturnPath
 	closed atomic.Bool
 }
 
@@ -399,7 +399,7 @@ var _ relay.Socket = (*formerSocket)(nil)
 // same reports whether another socket is for the same client at the same pod.
 func (f *formerSocket) same(other relay.Socket) bool {
 	o, ok := other.(*formerSocket)
-	return ok && o.way == f.way
+	return ok && o.path == f.path
 }
 
 // Port implements relay.Socket.
@@ -414,7 +414,7 @@ func (*formerSocket) Start(relay.Receiver) error { return nil }
 // Send implements relay.Socket.
 func (f *formerSocket) Send(packets []datagram.Packet) {
 	for i := range packets {
-		packets[i].Err = f.way.ToPeer(packets[i].To, packets[i].Payload)
+		packets[i].Err = f.path.ToPeer(packets[i].To, packets[i].Payload)
 	}
 }
 
@@ -424,7 +424,7 @@ func (*formerSocket) Drops() uint64 { return 0 }
 // Close implements relay.Socket.
 func (f *formerSocket) Close() error {
 	if !f.closed.Swap(true) {
-		f.way.Part()
+		f.path.Part()
 	}
 	return nil
 }

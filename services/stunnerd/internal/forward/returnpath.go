@@ -7,10 +7,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 )
 
-// Way is the return path to a client through a front. Ways are comparable with ==: two Ways through one front to one
-// client are equal, even if the process of the front has restarted. The zero Way sends nothing. All methods may be
-// called concurrently.
-type Way struct {
+// ReturnPath is the return path to a client through a front. ReturnPaths are comparable with ==: two ReturnPaths
+// through one front to one client are equal, even if the process of the front has restarted. The zero ReturnPath sends
+// nothing. All methods may be called concurrently.
+type ReturnPath struct {
 	forwarder *Forwarder
 	pod       *pod
 	client    Client
@@ -18,23 +18,23 @@ type Way struct {
 
 // Send sends one datagram to the client. The error is one of datagram.Sender, or net.ErrClosed if the front no longer
 // exists.
-func (w *Way) Send(payload []byte) error {
+func (w *ReturnPath) Send(payload []byte) error {
 	packets := [1]datagram.Packet{{Payload: payload}}
 	w.SendAll(packets[:])
 	return packets[0].Err
 }
 
 // SendAll sends datagrams to the client, and sets Err of each like Send. It ignores the addresses.
-func (w *Way) SendAll(packets []datagram.Packet) { w.sendAll(reply, packets) }
+func (w *ReturnPath) SendAll(packets []datagram.Packet) { w.sendAll(reply, packets) }
 
-// send sends a frame of any kind to the pod of the Way.
-func (w *Way) send(k kind, payload []byte) error {
+// send sends a frame of any kind to the pod of the ReturnPath.
+func (w *ReturnPath) send(k kind, payload []byte) error {
 	packets := [1]datagram.Packet{{Payload: payload}}
 	w.sendAll(k, packets[:])
 	return packets[0].Err
 }
 
-func (w *Way) sendAll(k kind, packets []datagram.Packet) {
+func (w *ReturnPath) sendAll(k kind, packets []datagram.Packet) {
 	l := w.link()
 	if l == nil {
 		for i := range packets {
@@ -81,7 +81,7 @@ func (o *Outbox) report(k kind, packets []datagram.Packet) {
 }
 
 // Front returns the address of the front. It is the zero AddrPort if the front no longer exists.
-func (w *Way) Front() netip.AddrPort {
+func (w *ReturnPath) Front() netip.AddrPort {
 	if l := w.link(); l != nil {
 		return l.peer.Address
 	}
@@ -89,14 +89,14 @@ func (w *Way) Front() netip.AddrPort {
 }
 
 // Pod returns the name of the front. It is "" if the front no longer exists.
-func (w *Way) Pod() string {
+func (w *ReturnPath) Pod() string {
 	if l := w.link(); l != nil {
 		return l.peer.Pod
 	}
 	return ""
 }
 
-func (w *Way) link() *link {
+func (w *ReturnPath) link() *link {
 	if w.pod == nil {
 		return nil
 	}

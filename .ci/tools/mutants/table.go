@@ -116,8 +116,8 @@ var table = []mutant{
 	{
 		rule: "A user gets no more sessions than its quota",
 		file: stunnerd + "session/session.go", pkg: stunnerd + "session", test: "TestQuotaHoldsForRequestsInFlight",
-		before: `user.held[Places] >= int64(b.UserSessions)`,
-		after:  `user.held[Places] > int64(b.UserSessions)`,
+		before: `user.held[RelayPorts] >= int64(b.UserSessions)`,
+		after:  `user.held[RelayPorts] > int64(b.UserSessions)`,
 	},
 	{
 		rule: "The last fifth of the capacity is for clients with few sessions",

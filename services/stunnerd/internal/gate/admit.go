@@ -271,7 +271,7 @@ func wholeDatagrams(g *Gate, r *request) *refusal {
 
 // reservation refuses malformed EVEN-PORT and RESERVATION-TOKEN attributes, and combinations that RFC 8656 §7.2
 // forbids, with 400: both of them, RESERVATION-TOKEN with a family, and a pair of ports with ADDITIONAL-ADDRESS-FAMILY.
-// Gate.place checks the token itself.
+// Gate.reservePort checks the token itself.
 func reservation(_ *Gate, r *request) *refusal {
 	even, hasEven := r.Value(stun.AttrEvenPort)
 	token, hasToken := r.Value(stun.AttrReservationToken)
@@ -417,9 +417,9 @@ func channelFree(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// channelRoute refuses a peer with 403 if no route that the credential names allows its IP address and port. A permission is for an IP address
-// only, but a channel is for an address and port. The relayed transport address of the client itself is not allowed as
-// a peer.
+// channelRoute refuses a peer with 403 if no route that the credential names allows its IP address and port. A
+// permission is for an IP address only, but a channel is for an address and port. The relayed transport address of the
+// client itself is not allowed as a peer.
 func channelRoute(_ *Gate, r *request) *refusal {
 	peers, _ := r.Peers()
 	if peers[0] == r.flow.Session.Relay {

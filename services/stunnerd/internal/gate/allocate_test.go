@@ -16,7 +16,7 @@ import (
 // T-12: beyond the capacity of the process an Allocate gets 508.
 func TestSessionsAreBounded(t *testing.T) {
 	b := newBed(t)
-	b.table.SetBounds(session.Bounds{Capacity: session.Amounts{session.Places: 2}})
+	b.table.SetBounds(session.Bounds{Capacity: session.Amounts{session.RelayPorts: 2}})
 	for i, want := range []stun.ErrorCode{0, 0, 508} {
 		c := newClient(fmt.Sprintf("192.0.2.1:%d", 1000+i))
 		if got := codeOf(b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp))); got != want {

@@ -147,14 +147,14 @@ func (al *modelAllocation) grant(seconds uint32) {
 	al.granted, al.ends = seconds, time.Now().Add(time.Duration(seconds)*time.Second)
 }
 
-// full reports whether the process lacks capacity for this many more places.
+// full reports whether the process lacks capacity for this many more relay ports.
 func (m *trial) full(more int) bool {
-	capacity := int(m.bounds.Capacity[session.Places])
+	capacity := int(m.bounds.Capacity[session.RelayPorts])
 	return capacity > 0 && m.live()+len(m.reserved)+more >= capacity
 }
 
-// overQuota reports whether this many more places exceed the quota of the user or of the source, or the capacity of the
-// process.
+// overQuota reports whether this many more relay ports exceed the quota of the user or of the source, or the capacity
+// of the process.
 func (m *trial) overQuota(a *actor, l login, more int) bool {
 	users, sources := more, more
 	for _, r := range m.reserved {

@@ -64,8 +64,8 @@ func (m *trial) configChanges(*actor) outcome {
 		m.bounds.UserSessions, m.bounds.SourceSessions = pick(m, 0, 0, 1, 2), pick(m, 0, 0, 1, 2)
 		what = fmt.Sprintf("bounds to %+v", m.bounds)
 	case 3:
-		m.bounds.Capacity[session.Places] = pick(m, int64(0), 0, 0, 3)
-		what = fmt.Sprint("capacity to ", m.bounds.Capacity[session.Places])
+		m.bounds.Capacity[session.RelayPorts] = pick(m, int64(0), 0, 0, 3)
+		what = fmt.Sprint("capacity to ", m.bounds.Capacity[session.RelayPorts])
 	case 4:
 		if m.retired = m.often(15); m.retired {
 			m.Retire()

@@ -22,8 +22,8 @@ func inUse() int64 {
 	return int64(m.HeapInuse + m.StackInuse)
 }
 
-// socketPrice is the memory of a UDP socket in the kernel: the structures of the socket, of its file, inode and directory
-// entry, and of the epoll instance (Linux 6.1, /proc/slabinfo).
+// socketPrice is the memory of a UDP socket in the kernel: the structures of the socket, of its file, inode and
+// directory entry, and of the epoll instance (Linux 6.1, /proc/slabinfo).
 const socketPrice = 3 << 10
 
 // crowd is a number of clients of one gate, each with its own ephemeral credential.
@@ -129,7 +129,7 @@ func TestPricesCoverMeasuredMemory(t *testing.T) {
 func TestOneUserDoesNotTakeTheMemory(t *testing.T) {
 	c := newCrowd(t, 21, func(i int) string { return fmt.Sprintf("10.0.%d.1:%d", i/16, 1000+i) })
 	const memory = 2 << 20
-	c.table.SetBounds(session.Bounds{Capacity: session.Amounts{session.Places: 64, session.Memory: memory}})
+	c.table.SetBounds(session.Bounds{Capacity: session.Amounts{session.RelayPorts: 64, session.Memory: memory}})
 	greedy := 0
 	for i := range 16 { // one address, but many user IDs
 		if c.do(i, stun.MethodAllocate, udp) != 0 {

@@ -25,15 +25,15 @@ func (q *podsQuota) Admit(a session.Admission, answer func(bool)) {
 func (b bed) withPods(bounds session.Bounds) *podsQuota {
 	q := &podsQuota{told: map[session.User]int64{}}
 	b.quotas = q
-	b.table.Report(func(u session.User, places int64, _ bool) { q.told[u] = places })
+	b.table.Report(func(u session.User, ports int64, _ bool) { q.told[u] = ports })
 	b.table.SetBounds(bounds)
 	return q
 }
 
 // total returns the reported number of sessions.
 func (q *podsQuota) total() (n int64) {
-	for _, places := range q.told {
-		n += places
+	for _, ports := range q.told {
+		n += ports
 	}
 	return n
 }
@@ -50,7 +50,7 @@ func TestOtherPodsAdmitASession(t *testing.T) {
 				t.Fatalf("an answer before other pods have one: %v", m)
 			}
 		}
-		if len(q.asked) != 1 || q.asked[0].Places != 1 || q.asked[0].Limit != 3 || q.asked[0].User == (session.User{}) {
+		if len(q.asked) != 1 || q.asked[0].Ports != 1 || q.asked[0].Limit != 3 || q.asked[0].User == (session.User{}) {
 			t.Fatalf("other pods are asked %+v", q.asked)
 		}
 		if b.table.Added() != 0 || q.total() != 0 || b.meter.Sessions.Load() != 0 {
@@ -138,7 +138,7 @@ func TestWhenOtherPodsAreAsked(t *testing.T) {
 		t.Errorf("%d sessions are told after the quota was set, want 2", q.total())
 	}
 	n := 0
-	b.table.Users(func(_ session.User, places int64) bool { n += int(places); return true })
+	b.table.Users(func(_ session.User, ports int64) bool { n += int(ports); return true })
 	if n != 2 {
 		t.Errorf("%d sessions of all users, want 2", n)
 	}
@@ -150,7 +150,7 @@ func TestOtherPodsCountReservedPorts(t *testing.T) {
 	q := b.withPods(session.Bounds{UserSessions: 4})
 	even := stun.RawAttribute{Type: stun.AttrEvenPort, Value: []byte{0x80}}
 	b.with(c, cred, stun.MethodAllocate, udp, even)
-	if len(q.asked) != 1 || q.asked[0].Places != 2 {
+	if len(q.asked) != 1 || q.asked[0].Ports != 2 {
 		t.Fatalf("other pods are asked %+v", q.asked)
 	}
 	q.answers[0](true)
@@ -184,7 +184,7 @@ func TestSessionEndsBeforeItIsAdmitted(t *testing.T) {
 		}
 		again := newClient("192.0.2.1:1001")
 		b.with(again, cred, stun.MethodAllocate, udp)
-		if len(q.asked) != 2 || q.asked[1].Places != 1 {
+		if len(q.asked) != 2 || q.asked[1].Ports != 1 {
 			t.Errorf("asked %+v", q.asked)
 		}
 	}

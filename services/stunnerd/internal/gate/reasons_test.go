@@ -181,7 +181,7 @@ var reasonCauses = map[meter.Reason]func(b bed, c *client){
 	},
 	meter.Quota:       bounded(session.Bounds{UserSessions: 1}),
 	meter.SourceQuota: bounded(session.Bounds{SourceSessions: 1}),
-	meter.Capacity:    bounded(session.Bounds{Capacity: session.Amounts{session.Places: 1}}),
+	meter.Capacity:    bounded(session.Bounds{Capacity: session.Amounts{session.RelayPorts: 1}}),
 	meter.ByteRate: func(b bed, c *client) {
 		b.table.SetBounds(session.Bounds{SessionRate: 1})
 		b.allocate(c)

@@ -227,8 +227,8 @@ func (g *Gate) binding(r *request) ([]byte, error) {
 	return r.answer(stun.ClassSuccessResponse, mapped, stun.RawAttribute{Type: stun.AttrPadding, Value: zeros[:n]})
 }
 
-// mappedSize is the length of XOR-MAPPED-ADDRESS with an IPv6 address. maxPadding is the longest PADDING of an answer: a
-// longer one than the MTU of Ethernet shows a client nothing about the path.
+// mappedSize is the length of XOR-MAPPED-ADDRESS with an IPv6 address. maxPadding is the longest PADDING of an answer:
+// a longer one than the MTU of Ethernet shows a client nothing about the path.
 const (
 	mappedSize = 24
 	maxPadding = 1500
@@ -249,7 +249,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	}
 	client := r.client.Addr().Addr()
 	s.Source, s.Shared = session.Source(client), limit.PrivateOrLoopback(client)
-	held, err := g.place(r, s)
+	held, err := g.reservePort(r, s)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +272,8 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		return nil, err
 	}
 	if g.policy.Load().refuses(s.Username, s.UserID, s.Caveats, s.Started) {
-		// The policy has changed since the rules were checked, and Update may have looked for sessions before the insertion.
+		// The policy has changed since the rules were checked, and Update may have looked for sessions before the
+		// insertion.
 		g.end(f, meter.RevokedCredential.String())
 		return nil, g.challenge(r, stun.CodeUnauthorized, meter.RevokedCredential)
 	}
@@ -288,8 +289,8 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	return f.allocatedAnswer(r)
 }
 
-// open gives a new flow an account, a relay on a socket and an allocation that is not started. continued reports whether
-// another process or pod has had the session.
+// open gives a new flow an account, a relay on a socket and an allocation that is not started. continued reports
+// whether another process or pod has had the session.
 func (g *Gate) open(f *flow, held relay.Reserved, continued bool) {
 	f.Usage = g.book.Begin(usage.Identity{
 		ID: f.UsageID, Gateway: g.policy.Load().Gateway, Listener: g.name, Protocol: string(f.Protocol),
@@ -335,10 +336,10 @@ func overQuota(err error) *refusal {
 	return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
 }
 
-// place takes a place for a session in the session table, which limits the sessions of a user, of a source and of the
-// process. A reserved port already has a place. So for a request with RESERVATION-TOKEN, place moves that place to the
-// session and returns the reserved port. A token of another user is invalid.
-func (g *Gate) place(r *request, s *session.Session) (relay.Reserved, error) {
+// reservePort counts a relay port for a session in the session table, which limits the sessions of a user, of a source
+// and of the process. A reserved port is already counted. So for a request with RESERVATION-TOKEN, reservePort moves it
+// to the session and returns it. A token of another user is invalid.
+func (g *Gate) reservePort(r *request, s *session.Session) (relay.Reserved, error) {
 	v, ok := r.Value(stun.AttrReservationToken)
 	if !ok {
 		if err := g.table.Reserve(s); err != nil {
@@ -351,7 +352,7 @@ func (g *Gate) place(r *request, s *session.Session) (relay.Reserved, error) {
 	if !ok {
 		return relay.Reserved{}, refused
 	}
-	switch err := g.table.Inherit(s, held.Place); {
+	switch err := g.table.Inherit(s, held.Port); {
 	case errors.Is(err, session.ErrReleased):
 		return relay.Reserved{}, errors.Join(refused, held.Socket.Close())
 	case err != nil:
@@ -382,16 +383,16 @@ func (g *Gate) socket(r *request, f *flow) (relay.Reserved, error) {
 		even, _, err := relay.OpenEven(g.network, advertised, false)
 		return relay.Reserved{Socket: even, Advertised: advertised}, err
 	}
-	place, err := g.table.Hold(f.Session)
+	port, err := g.table.Hold(f.Session)
 	if err != nil {
 		return relay.Reserved{}, err
 	}
 	even, odd, err := relay.OpenEven(g.network, advertised, true)
 	if err != nil {
-		place.Release()
+		port.Release()
 		return relay.Reserved{}, err
 	}
-	token, err := g.reservations.Hold(relay.Reserved{Socket: odd, Advertised: advertised, User: f.UserID, Place: place})
+	token, err := g.reservations.Hold(relay.Reserved{Socket: odd, Advertised: advertised, User: f.UserID, Port: port})
 	if err != nil {
 		return relay.Reserved{}, errors.Join(err, even.Close())
 	}

@@ -27,7 +27,7 @@ func media(tb testing.TB, accounted bool) func(n int) {
 		table := session.NewTable()
 		table.SetBounds(session.Bounds{
 			UserSessions: 10, SourceSessions: 10,
-			Capacity: session.Amounts{session.Places: 1000, session.Memory: 64 << 20, session.Slots: 1000},
+			Capacity: session.Amounts{session.RelayPorts: 1000, session.Memory: 64 << 20, session.Slots: 1000},
 		})
 		if err := table.Reserve(s); err != nil {
 			tb.Fatal(err)

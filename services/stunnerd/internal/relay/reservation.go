@@ -21,21 +21,21 @@ const (
 	maxReservations = 256
 )
 
-// Reserved is a relay socket with its advertised address. User and Place are set only for a reserved port. A reserved
+// Reserved is a relay socket with its advertised address. User and Port are set only for a reserved port. A reserved
 // port has the same advertised address as the socket on the port below.
 type Reserved struct {
 	Socket
 	Advertised netip.Addr
 	// User is the user ID that may use the port.
 	User string
-	// Place is the entry of the port in the session table.
-	Place *session.Place
+	// Port is the entry of the port in the session table.
+	Port *session.RelayPort
 }
 
 // close closes the socket and releases its entry in the session table.
 func (s Reserved) close() error {
-	if s.Place != nil {
-		s.Place.Release()
+	if s.Port != nil {
+		s.Port.Release()
 	}
 	return s.Socket.Close()
 }

@@ -18,7 +18,7 @@ func TestOneUserDoesNotTakeAllSlots(t *testing.T) {
 	f := offload.Open(offload.Options{Engine: offload.EngineTC, Interfaces: []string{"none0"}, MaxBindings: slots})
 	t.Cleanup(func() { _ = f.Close() })
 	table := session.NewTable()
-	table.SetBounds(session.Bounds{Capacity: session.Amounts{session.Places: 50, session.Slots: slots}})
+	table.SetBounds(session.Bounds{Capacity: session.Amounts{session.RelayPorts: 50, session.Slots: slots}})
 	number := uint16(0x4000)
 	// arm sends one packet in each of a number of new channels of a new session. It returns how many of them the kernel
 	// forwards.

@@ -146,7 +146,7 @@ func (s forwarding) Sweep(now time.Time) {
 
 // Users implements forward.Sessions.
 func (s forwarding) Users(yield func(forward.User, int64) bool) {
-	s.table.Users(func(u session.User, places int64) bool { return yield(forward.User(u), places) })
+	s.table.Users(func(u session.User, ports int64) bool { return yield(forward.User(u), ports) })
 }
 
 // quotas implements gate.Quotas.
@@ -154,12 +154,12 @@ type quotas struct{ *forward.Forwarder }
 
 // Admit implements gate.Quotas.
 func (q quotas) Admit(a session.Admission, answer func(ok bool)) {
-	q.Forwarder.Admit(forward.User(a.User), uint32(min(a.Places, math.MaxUint32)), uint32(a.Limit), answer)
+	q.Forwarder.Admit(forward.User(a.User), uint32(min(a.Ports, math.MaxUint32)), uint32(a.Limit), answer)
 }
 
 // report reports to the other pods how many sessions a user has here.
-func (s *Server) report(u session.User, places int64, fewer bool) {
-	s.forwarder.Count(forward.User(u), uint32(min(max(places, 0), math.MaxUint32)), fewer)
+func (s *Server) report(u session.User, ports int64, fewer bool) {
+	s.forwarder.Count(forward.User(u), uint32(min(max(ports, 0), math.MaxUint32)), fewer)
 }
 
 // forwardSockets returns the addresses at which pods of the Gateway receive forwarded datagrams. The caller holds mu.

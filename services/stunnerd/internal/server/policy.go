@@ -75,9 +75,9 @@ func bounds(a config.Admin, capacity session.Amounts) session.Bounds {
 // capacity returns the most that the process holds of each kind for clients.
 func (s *Server) capacity() session.Amounts {
 	return session.Amounts{
-		session.Places: int64(cmp.Or(s.opt.Allocations, s.opt.Capacity)),
-		session.Memory: s.opt.Memory,
-		session.Slots:  offload.DefaultMaxBindings,
+		session.RelayPorts: int64(cmp.Or(s.opt.Allocations, s.opt.Capacity)),
+		session.Memory:     s.opt.Memory,
+		session.Slots:      offload.DefaultMaxBindings,
 	}
 }
 

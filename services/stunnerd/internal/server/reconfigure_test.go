@@ -324,7 +324,7 @@ func TestQuotaIsPerUserAndGivenBack(t *testing.T) {
 	if err := first.relay.Close(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "place given back", func() bool { return b.Sessions().Len() == 1 })
+	within(t, "port given back", func() bool { return b.Sessions().Len() == 1 })
 	b.mustDial("udp", "ann", "first")
 }
 

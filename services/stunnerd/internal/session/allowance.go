@@ -47,10 +47,10 @@ func keyOf(s *Session) (key allowanceKey) {
 func limitsBytes(c *credential.Caveats) bool { return c.BytesPerSecond > 0 || c.Bytes > 0 }
 
 // caveatsAdmit returns the error of Reserve if the caveats of a session do not allow another session of its user.
-// places is the number of sessions that the user has. The caller must hold mu.
-func (t *Table) caveatsAdmit(s *Session, places int64) error {
+// ports is the number of sessions that the user has. The caller must hold mu.
+func (t *Table) caveatsAdmit(s *Session, ports int64) error {
 	switch c := &s.Caveats; {
-	case c.Allocations > 0 && places >= c.Allocations:
+	case c.Allocations > 0 && ports >= c.Allocations:
 		return ErrCaveatAllocations
 	case c.Bytes > 0:
 		if a := t.allowances[keyOf(s)]; a != nil && a.used.Load() >= c.Bytes {

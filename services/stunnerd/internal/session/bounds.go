@@ -13,8 +13,8 @@ import (
 // Bounds limit the sessions of a process. A field that is zero sets no limit. A port that is reserved for a later
 // allocation counts as a session.
 type Bounds struct {
-	// UserSessions is the largest number of concurrent sessions of one user ID, in this process and in all pods that count
-	// with it (see Table.Report).
+	// UserSessions is the largest number of concurrent sessions of one user ID, in this process and in all pods that
+	// count with it (see Table.Report).
 	UserSessions int
 	// SourceSessions is the largest number of concurrent sessions of one source: an IPv4 address, or a /64 of IPv6.
 	SourceSessions int
@@ -45,13 +45,13 @@ func (t *Table) QuotaUsed() (user, source float64) {
 	b := t.bounds.Load()
 	if b.UserSessions > 0 {
 		for _, h := range t.users {
-			user = max(user, float64(h.held[Places])/float64(b.UserSessions))
+			user = max(user, float64(h.held[RelayPorts])/float64(b.UserSessions))
 		}
 	}
 	if b.SourceSessions > 0 {
 		for _, h := range t.sources {
 			if !h.shared {
-				source = max(source, float64(h.held[Places])/float64(b.SourceSessions))
+				source = max(source, float64(h.held[RelayPorts])/float64(b.SourceSessions))
 			}
 		}
 	}
@@ -70,8 +70,8 @@ const (
 	directions
 )
 
-// rates are the token buckets of one session, of one user or of one credential, by direction. A bucket is stored as the time at which it
-// will be full again, since the epoch of the table.
+// rates are the token buckets of one session, of one user or of one credential, by direction. A bucket is stored as the
+// time at which it will be full again, since the epoch of the table.
 type rates [directions]atomic.Int64
 
 // burst is how much payload may exceed the rate at once, as the time in which the rate allows that much. A key frame of

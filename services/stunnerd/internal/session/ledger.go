@@ -13,8 +13,8 @@ import (
 type Kind uint8
 
 const (
-	// Places are relay ports: one for each allocation, and one for each reserved port.
-	Places Kind = iota
+	// RelayPorts are relay ports: one for each allocation, and one for each reserved port.
+	RelayPorts Kind = iota
 	// Memory is the memory of sessions in bytes, at the prices in price.go.
 	Memory
 	// Slots are the channels whose data the kernel forwards (package offload).
@@ -28,14 +28,14 @@ var kinds = [kindCount]struct {
 	name string
 	// perSession reports whether one session may use a large amount. If so, a session with less than an equal share is
 	// not refused because others of its user use much. An equal share is the capacity of this kind divided by the
-	// capacity for places.
+	// capacity for relay ports.
 	perSession bool
 	// full is the error if the capacity is used up, or if the rest is kept for clients that hold less.
 	full error
 }{
-	Places: {"places", false, ErrCapacity},
-	Memory: {"memory", true, fmt.Errorf("%w: memory of sessions", ErrCapacity)},
-	Slots:  {"slots", true, fmt.Errorf("%w: channels forwarded in the kernel", ErrCapacity)},
+	RelayPorts: {"relay ports", false, ErrCapacity},
+	Memory:     {"memory", true, fmt.Errorf("%w: memory of sessions", ErrCapacity)},
+	Slots:      {"slots", true, fmt.Errorf("%w: channels forwarded in the kernel", ErrCapacity)},
 }
 
 // String returns the name of the kind.
@@ -56,10 +56,10 @@ var ErrCapacity = errors.New("the process is full, or nearly, and the user or th
 //   - In the last tenth, a client is also refused if its network holds a fifth or more, whatever its user ID.
 //   - In the last fiftieth, a client is also refused if its user ID OR its network holds a fiftieth or more.
 //
-// Example: with a capacity of 1,800 places, one user ID at one address gets at most 1,440. Then 180 places are left for
-// clients that share at most one of the two with it, 144 for clients at addresses that hold less than 360, and 36 for
-// clients whose user ID and address hold less than 36 each. Another user ID at another address may take all but the
-// last 36.
+// Example: with a capacity of 1,800 relay ports, one user ID at one address gets at most 1,440. Then 180 relay ports
+// are left for clients that share at most one of the two with it, 144 for clients at addresses that hold less than 360,
+// and 36 for clients whose user ID and address hold less than 36 each. Another user ID at another address may take all
+// but the last 36.
 //
 // Each condition is needed. Applications that give all users one user ID are common, and so are addresses that all
 // clients share, so the first condition spares a client that shares only one of them with a client that holds much.
@@ -105,13 +105,13 @@ type holder struct {
 	// shared reports whether a source has no quota (see Session.Shared).
 	shared bool
 	rates  rates
-	// pods is nil if other pods do not count the places of the user.
+	// pods is nil if other pods do not count the relay ports of the user.
 	pods *counted
 }
 
 // account contains the amounts that a session holds, and the holders that are charged with them. Table.mu guards held
-// and open. The other fields do not change once the session has its place, so Session.Admits reads them without a lock
-// for each datagram.
+// and open. The other fields do not change once the session has its relay port, so Session.Admits reads them without a
+// lock for each datagram.
 type account struct {
 	table                 *Table
 	user, source, network *holder
@@ -120,7 +120,7 @@ type account struct {
 	// allowance is nil if no caveat limits the bytes of the session.
 	allowance *allowance
 	held      Amounts
-	// open is set while the session has its place. A closed account can only shrink.
+	// open is set while the session has its relay port. A closed account can only shrink.
 	open bool
 }
 
@@ -136,8 +136,8 @@ func (t *Table) fits(k Kind, n, own int64, user, network *holder) bool {
 	if free < n {
 		return false
 	}
-	places := b.Capacity[Places]
-	large := !kinds[k].perSession || places <= 0 || (own+n)*places > capacity
+	ports := b.Capacity[RelayPorts]
+	large := !kinds[k].perSession || ports <= 0 || (own+n)*ports > capacity
 	for _, tier := range tiers {
 		if free*tier.part > capacity {
 			return true
@@ -157,7 +157,7 @@ func (t *Table) charge(a *account, k Kind, n int64) {
 	a.user.held[k] += n
 	a.source.held[k] += n
 	a.network.held[k] += n
-	if k == Places {
+	if k == RelayPorts {
 		t.tell(a.user)
 	}
 	forget(t.users, a.userID, a.user)
@@ -248,12 +248,12 @@ func (t *Table) Capacity(p config.Protocol) int64 {
 	defer t.mu.Unlock()
 	capacity := t.bounds.Load().Capacity
 	if capacity[Memory] <= 0 {
-		return capacity[Places]
+		return capacity[RelayPorts]
 	}
-	each := (t.total[Memory] + PriceOf(p, 0, 0)) / (t.total[Places] + 1)
-	fit := t.total[Places] + max(0, capacity[Memory]-t.total[Memory])/each
-	if capacity[Places] > 0 {
-		return min(fit, capacity[Places])
+	each := (t.total[Memory] + PriceOf(p, 0, 0)) / (t.total[RelayPorts] + 1)
+	fit := t.total[RelayPorts] + max(0, capacity[Memory]-t.total[Memory])/each
+	if capacity[RelayPorts] > 0 {
+		return min(fit, capacity[RelayPorts])
 	}
 	return fit
 }

@@ -31,10 +31,12 @@ func TestLedgerIsTheSumOfWhatIsHeld(t *testing.T) {
 		table := NewTable()
 		table.SetBounds(Bounds{
 			UserSessions: r.IntN(3) * 10,
-			Capacity:     Amounts{Places: int64(r.IntN(40)), Memory: int64(r.IntN(40)) << 16, Slots: int64(r.IntN(100))},
+			Capacity: Amounts{
+				RelayPorts: int64(r.IntN(40)), Memory: int64(r.IntN(40)) << 16, Slots: int64(r.IntN(100)),
+			},
 		})
 		var sessions, ended []*live
-		var reserved []*Place
+		var reserved []*RelayPort
 		pick := func(n int) int { return r.IntN(max(n, 1)) }
 		for range 300 {
 			switch s := (&Session{
@@ -140,15 +142,15 @@ func consistent(t *testing.T, table *Table) {
 // T-12: if one session may hold a large amount of a kind, one user still leaves a share for other users, for users at
 // other addresses, and for sessions with ordinary use.
 func TestOneUserLeavesOthersTheirShareOfEachKind(t *testing.T) {
-	const places = 1000
+	const ports = 1000
 	for k, row := range kinds {
 		if !row.perSession {
 			continue
 		}
 		t.Run(row.name, func(t *testing.T) {
 			table := NewTable()
-			capacity := int64(places << 20)
-			bounds := Bounds{Capacity: Amounts{Places: places}}
+			capacity := int64(ports << 20)
+			bounds := Bounds{Capacity: Amounts{RelayPorts: ports}}
 			bounds.Capacity[k] = capacity
 			table.SetBounds(bounds)
 			reserve := func(c client) *Session {
@@ -188,7 +190,7 @@ func TestOneUserLeavesOthersTheirShareOfEachKind(t *testing.T) {
 func TestOrdinarySessionOfAUserThatHoldsMuch(t *testing.T) {
 	const capacity = 1000 << 20
 	table := NewTable()
-	table.SetBounds(Bounds{Capacity: Amounts{Places: 1000, Memory: capacity}})
+	table.SetBounds(Bounds{Capacity: Amounts{RelayPorts: 1000, Memory: capacity}})
 	claim := func(c client) *Claim {
 		s := c.session()
 		if err := table.Reserve(s); err != nil {
@@ -216,7 +218,7 @@ func TestMemoryOfSessionsIsBounded(t *testing.T) {
 	for protocol, more := range transportPrices {
 		price := priceSession + more
 		table := NewTable()
-		table.SetBounds(Bounds{Capacity: Amounts{Places: 1000, Memory: 10 * price}})
+		table.SetBounds(Bounds{Capacity: Amounts{RelayPorts: 1000, Memory: 10 * price}})
 		var all []*Session
 		for i := range 11 {
 			s := client{fmt.Sprint(i), fmt.Sprint("192.0.2.", i)}.session()
@@ -237,11 +239,11 @@ func TestMemoryOfSessionsIsBounded(t *testing.T) {
 // Capacity is the number of sessions that the table admits, for each transport and for any additional memory of
 // sessions. Its error is at most 2 % when a tenth of the capacity is in use.
 func TestCapacityEqualsAdmittedSessions(t *testing.T) {
-	const places, memory = 2000, 60 << 20
+	const ports, memory = 2000, 60 << 20
 	for protocol := range transportPrices {
 		for _, permissions := range []int{0, 256} {
 			table := NewTable()
-			table.SetBounds(Bounds{Capacity: Amounts{Places: places, Memory: memory}})
+			table.SetBounds(Bounds{Capacity: Amounts{RelayPorts: ports, Memory: memory}})
 			told, half := table.Capacity(protocol), int64(0)
 			n := int64(0)
 			for ; ; n++ {
@@ -275,8 +277,8 @@ func TestCapacityEqualsAdmittedSessions(t *testing.T) {
 	if got := table.Capacity(config.TURNUDP); got != 0 {
 		t.Errorf("without bounds the capacity is %d", got)
 	}
-	table.SetBounds(Bounds{Capacity: Amounts{Places: places}})
-	if got := table.Capacity(config.TURNDTLS); got != places {
-		t.Errorf("without a bound of the memory the capacity is %d, want %d", got, places)
+	table.SetBounds(Bounds{Capacity: Amounts{RelayPorts: ports}})
+	if got := table.Capacity(config.TURNDTLS); got != ports {
+		t.Errorf("without a bound of the memory the capacity is %d, want %d", got, ports)
 	}
 }

@@ -11,11 +11,11 @@ import (
 // reported calls Report, and returns the reported numbers by user.
 func reported(table *Table) map[User]int64 {
 	told := map[User]int64{}
-	table.Report(func(u User, places int64, fewer bool) {
-		if !fewer && places < told[u] {
+	table.Report(func(u User, ports int64, fewer bool) {
+		if !fewer && ports < told[u] {
 			panic("fewer is wrong")
 		}
-		told[u] = places
+		told[u] = ports
 	})
 	return told
 }
@@ -38,11 +38,11 @@ func TestWhatOtherPodsCount(t *testing.T) {
 	expect := func(when string, n int64) {
 		t.Helper()
 		listed := int64(0)
-		table.Users(func(u User, places int64) bool {
+		table.Users(func(u User, ports int64) bool {
 			if u != ann {
 				t.Errorf("%s: a user %x is listed", when, u)
 			}
-			listed += places
+			listed += ports
 			return true
 		})
 		if told[ann] != n || listed != n {
@@ -56,11 +56,11 @@ func TestWhatOtherPodsCount(t *testing.T) {
 		}
 	}
 	a, ok := table.Admission(admitted)
-	if !ok || a != (Admission{User: ann, Places: 3, Limit: 3, Over: ErrUserQuota}) {
+	if !ok || a != (Admission{User: ann, Ports: 3, Limit: 3, Over: ErrUserQuota}) {
 		t.Errorf("the admission is %+v, %t", a, ok)
 	}
 	if err := table.Reserve(session("ann", 0, 4)); !errors.Is(err, ErrUserQuota) {
-		t.Errorf("provisional places do not count here: %v", err)
+		t.Errorf("provisional relay ports do not count here: %v", err)
 	}
 	table.Cancel(canceled)
 	table.Add(admitted)
@@ -78,7 +78,7 @@ func TestWhatOtherPodsCount(t *testing.T) {
 	if got := table.Added(); got != 1 {
 		t.Errorf("%d sessions were added, want 1", got)
 	}
-	table.Remove(restored) // reported when no place is provisional
+	table.Remove(restored) // reported when no relay port is provisional
 	if got := maps.Collect(table.Users)[ann]; got != 2 || told[ann] != 2 {
 		t.Errorf("%d sessions are listed and %d told while one is provisional", got, told[ann])
 	}

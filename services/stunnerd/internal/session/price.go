@@ -12,12 +12,13 @@ const (
 	// PriceChannel is the price of a channel binding, with its permission and the counters of its peer. If the kernel
 	// forwards its data, it has two more entries in maps of the kernel.
 	PriceChannel = 960
-	// PriceFrame is the price of the buffer for a long frame of a client over TCP or TLS, while the frame is incomplete.
+	// PriceFrame is the price of the buffer for a long frame of a client over TCP or TLS, while the frame is
+	// incomplete.
 	PriceFrame = 66 << 10
 	// PriceReserved is the price of a reserved port: its socket and its token.
 	PriceReserved = 4 << 10
-	// PriceCheck is the price of a nominating connectivity check of the longest size: in the relay until it is reported,
-	// and in the journal.
+	// PriceCheck is the price of a nominating connectivity check of the longest size: in the relay until it is
+	// reported, and in the journal.
 	PriceCheck = 1536
 	// Permissions and channels that the price of a session includes, so that an ordinary call that was admitted can
 	// always use them. They suffice for the candidates of a browser.
@@ -31,8 +32,8 @@ const (
 // socket, over UDP a socket for the data to the client, and counters of peers without a channel and of denied peers.
 const priceSession = 91<<8 + included
 
-// priceRoutes is the price of the routes that a credential names: at most 100 short names in a user name of 508 bytes, and
-// a view of the routes of the listener.
+// priceRoutes is the price of the routes that a credential names: at most 100 short names in a user name of 508 bytes,
+// and a view of the routes of the listener.
 const priceRoutes = 5 << 10
 
 // transportPrices are the prices of a client's connection and its handshake, by the protocol of the listener. They do
@@ -68,7 +69,7 @@ func PriceOfChecks(checks int) int64 {
 	return int64(max(0, min(checks, MaxChecks)-includedChecks)) * PriceCheck
 }
 
-// price returns the price of a place: of a reserved port, or of the session itself.
+// price returns the price of a relay port: of a reserved port, or of the session itself.
 func (s *Session) price(reserved bool) int64 {
 	if reserved {
 		return PriceReserved

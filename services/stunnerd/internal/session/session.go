@@ -11,7 +11,7 @@
 //	connection.go       connections of clients without a session
 //	price.go            the memory of what clients make the process hold
 //	holdings.txt        all that input can make the process hold, with bounds and charges
-//	place.go            relay ports
+//	relayport.go        relay ports
 //	pods.go             sessions of a user in all pods of the Gateway
 //	evidence.go         the traffic of a peer
 //	denied.go           peers that the routes have denied
@@ -61,11 +61,11 @@ type Movable interface {
 	// Pass passes a message of a client without a session in this pod to the pod that has it. It reports false if there
 	// is none, or if the message has already been passed on. It does not retain the message.
 	Pass(message []byte, now time.Time) bool
-	// Begin passes an Allocate request, which this pod has authenticated, to a pod that accepts new sessions. It reports
-	// false if there is none, or if another pod has passed the request on. It does not retain the message.
+	// Begin passes an Allocate request, which this pod has authenticated, to a pod that accepts new sessions. It
+	// reports false if there is none, or if another pod has passed the request on. It does not retain the message.
 	Begin(message []byte) bool
-	// Authenticated reports whether another pod has authenticated the Allocate request, with a nonce of its own, and has
-	// passed it on by Begin.
+	// Authenticated reports whether another pod has authenticated the Allocate request, with a nonce of its own, and
+	// has passed it on by Begin.
 	Authenticated() bool
 	// Follow records the path on which a message of the client has arrived. The client uses this path from now on if
 	// the message is an authentic request.
@@ -130,15 +130,15 @@ type Session struct {
 	// Peers calls a function with the traffic of each peer that the relay counts. The relay sets it.
 	Peers func(show func(PeerTraffic))
 
-	// place is the place that the session uses. Reserve or Inherit sets it.
-	place   Place
+	// port is the relay port that the session uses. Reserve or Inherit sets it.
+	port    RelayPort
 	account account
 	rates   rates
 
 	// deniedAt is when a denied datagram was last recorded, in nanoseconds since 1970.
 	deniedAt atomic.Int64
-	// denied are the IDs of the denied peers that count the session, and deniedEnded is set when it has ended. denials.mu
-	// guards both.
+	// denied are the IDs of the denied peers that count the session, and deniedEnded is set when it has ended.
+	// denials.mu guards both.
 	denied      []uint64
 	deniedEnded bool
 }
@@ -152,7 +152,7 @@ type Table struct {
 	sessions map[*Session]struct{}
 	added    uint64
 	restored uint64
-	// unsettled counts the sessions with a provisional place, also those that have ended.
+	// unsettled counts the sessions with a provisional relay port, also those that have ended.
 	unsettled uint64
 	// allowances are the bytes of credentials with a caveat about them.
 	allowances map[allowanceKey]*allowance
@@ -169,7 +169,7 @@ type Table struct {
 	// withoutMedia counts the sessions that have ended without a packet to a peer.
 	withoutMedia uint64
 	// report is nil if no other pod counts the sessions of users.
-	report func(user User, places int64, fewer bool)
+	report func(user User, ports int64, fewer bool)
 
 	denials denials
 }
@@ -201,18 +201,18 @@ func (t *Table) SetBounds(b Bounds) {
 	}
 }
 
-// Reserve takes a place for a session: one unit of the quotas of its user and source, and of the capacity of the
+// Reserve counts a relay port for a session: one unit of the quotas of its user and source, and of the capacity of the
 // process, with the memory of the session. It does so before the relay socket is opened, so that concurrent requests
-// cannot exceed a limit. The error is ErrUserQuota, ErrSourceQuota, ErrCaveatAllocations, ErrCaveatBytes or ErrCapacity.
-// Remove releases the place, or Cancel if the session is never added. If other pods count the sessions of the user, the
-// place is provisional until Settle.
+// cannot exceed a limit. The error is ErrUserQuota, ErrSourceQuota, ErrCaveatAllocations, ErrCaveatBytes or
+// ErrCapacity. Remove releases the relay port, or Cancel if the session is never added. If other pods count the
+// sessions of the user, the relay port is provisional until Settle.
 func (t *Table) Reserve(s *Session) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.admits(s, false); err != nil {
 		return err
 	}
-	s.place = t.take(s, false, true)
+	s.port = t.take(s, false, true)
 	return nil
 }
 
@@ -223,15 +223,15 @@ func (t *Table) admits(s *Session, reserved bool) error {
 	user, source := cmp.Or(t.users[s.UserID], none), cmp.Or(t.sources[s.Source], none)
 	wide := cmp.Or(t.networks[network(s.Source)], none)
 	switch {
-	case b.UserSessions > 0 && user.held[Places] >= int64(b.UserSessions):
+	case b.UserSessions > 0 && user.held[RelayPorts] >= int64(b.UserSessions):
 		return ErrUserQuota
-	case b.SourceSessions > 0 && !s.Shared && source.held[Places] >= int64(b.SourceSessions):
+	case b.SourceSessions > 0 && !s.Shared && source.held[RelayPorts] >= int64(b.SourceSessions):
 		return ErrSourceQuota
 	}
-	if err := t.caveatsAdmit(s, user.held[Places]); err != nil {
+	if err := t.caveatsAdmit(s, user.held[RelayPorts]); err != nil {
 		return err
 	}
-	for k, n := range (Amounts{Places: 1, Memory: s.price(reserved)}) {
+	for k, n := range (Amounts{RelayPorts: 1, Memory: s.price(reserved)}) {
 		if n > 0 && !t.fits(Kind(k), n, s.account.held[k], user, wide) {
 			return kinds[k].full
 		}
@@ -243,7 +243,7 @@ func (t *Table) admits(s *Session, reserved bool) error {
 func (t *Table) Cancel(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.release(&s.place)
+	t.release(&s.port)
 }
 
 // Add adds a session for which Reserve or Inherit has succeeded, and sets its ID.
@@ -251,7 +251,7 @@ func (t *Table) Add(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.added++
-	if s.place.provisional {
+	if s.port.provisional {
 		t.unsettled++
 	}
 	s.ID = t.added
@@ -259,17 +259,17 @@ func (t *Table) Add(s *Session) {
 	t.notify()
 }
 
-// Restore adds a session that a previous process has created, and creates its place. The place counts, but no limit
-// applies.
+// Restore adds a session that a previous process has created, and creates its relay port. The relay port counts, but no
+// limit applies.
 func (t *Table) Restore(s *Session) {
 	t.mu.Lock()
-	s.place = t.take(s, false, false)
+	s.port = t.take(s, false, false)
 	t.restored++
 	t.mu.Unlock()
 	t.Add(s)
 }
 
-// Remove removes a session and releases its place. It reports false if the session is not in the table.
+// Remove removes a session and releases its relay port. It reports false if the session is not in the table.
 func (t *Table) Remove(s *Session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -277,11 +277,11 @@ func (t *Table) Remove(s *Session) bool {
 		return false
 	}
 	delete(t.sessions, s)
-	if s.Traffic.Tx.Packets.Load() == 0 && !s.place.provisional {
+	if s.Traffic.Tx.Packets.Load() == 0 && !s.port.provisional {
 		t.withoutMedia++
 	}
 	t.denials.end(s)
-	t.release(&s.place)
+	t.release(&s.port)
 	t.notify()
 	return true
 }

@@ -37,7 +37,8 @@ func TestListIsOldestFirst(t *testing.T) {
 	}
 }
 
-// T-12: concurrent requests create no more sessions than the quota of the user. An ended session frees its place once.
+// T-12: concurrent requests create no more sessions than the quota of the user. An ended session frees its relay port
+// once.
 func TestQuotaHoldsForRequestsInFlight(t *testing.T) {
 	table, sessions := NewTable(), make(chan *Session, 100)
 	table.SetBounds(Bounds{UserSessions: 10})
@@ -62,7 +63,7 @@ func TestQuotaHoldsForRequestsInFlight(t *testing.T) {
 		t.Error("a session ends other than once")
 	}
 	if table.Reserve(session("ann", 0, 1)) != nil || !errors.Is(table.Reserve(session("ann", 0, 2)), ErrUserQuota) {
-		t.Error("an ended session gives back other than one place")
+		t.Error("an ended session gives back other than one relay port")
 	}
 	table.SetBounds(Bounds{})
 	if err := table.Reserve(session("ann", 0, 3)); err != nil {
@@ -102,7 +103,7 @@ func TestSourceHasAQuotaToo(t *testing.T) {
 	}
 	table.Cancel(first)
 	if err := table.Reserve(from("bob", "2001:db8::2")); err != nil {
-		t.Errorf("the place is not given back: %v", err)
+		t.Errorf("the relay port is not given back: %v", err)
 	}
 }
 

@@ -14,7 +14,7 @@ func (c client) session() *Session {
 	return &Session{UserID: c.user, Source: Source(netip.MustParseAddr(c.addr)), Shared: true}
 }
 
-// fill takes at most this many places for clients, until one is refused, and returns their number.
+// fill takes at most this many relay ports for clients, until one is refused, and returns their number.
 func fill(t *testing.T, table *Table, most int, of func(i int) client) (n int) {
 	t.Helper()
 	for i := range most {
@@ -29,7 +29,7 @@ func fill(t *testing.T, table *Table, most int, of func(i int) client) (n int) {
 	return n
 }
 
-// T-12: when few places are free, users and addresses that hold many places are refused first.
+// T-12: when few relay ports are free, users and addresses that hold many relay ports are refused first.
 func TestTheLastFifthIsForThoseWhoHoldLittle(t *testing.T) {
 	const capacity = 1800
 	always := func(c client) func(int) client { return func(int) client { return c } }
@@ -83,36 +83,36 @@ func TestTheLastFifthIsForThoseWhoHoldLittle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := NewTable()
-			table.SetBounds(Bounds{Capacity: Amounts{Places: capacity}})
+			table.SetBounds(Bounds{Capacity: Amounts{RelayPorts: capacity}})
 			for i, s := range steps {
 				if got := fill(t, table, s.most, s.who); got != s.want {
-					t.Errorf("step %d: %d places, want %d", i+1, got, s.want)
+					t.Errorf("step %d: %d relay ports, want %d", i+1, got, s.want)
 				}
 			}
 		})
 	}
 }
 
-// T-12: there are no more places than the capacity, and a returned place can be taken again.
+// T-12: there are no more relay ports than the capacity, and a returned one can be taken again.
 func TestCapacityHolds(t *testing.T) {
 	table := NewTable()
-	table.SetBounds(Bounds{Capacity: Amounts{Places: 100}})
+	table.SetBounds(Bounds{Capacity: Amounts{RelayPorts: 100}})
 	fresh := func(i int) client { return client{fmt.Sprint(i), fmt.Sprint("10.0.0.", i)} }
 	if n := fill(t, table, 200, fresh); n != 100 {
-		t.Fatalf("%d places of 100", n)
+		t.Fatalf("%d relay ports of 100", n)
 	}
 	last := fresh(100).session()
 	if err := table.Reserve(last); !errors.Is(err, ErrCapacity) {
 		t.Errorf("one more: %v", err)
 	}
-	table.SetBounds(Bounds{Capacity: Amounts{Places: 101}})
+	table.SetBounds(Bounds{Capacity: Amounts{RelayPorts: 101}})
 	if err := table.Reserve(last); err != nil {
 		t.Error(err)
 	}
 	table.Cancel(last)
 	table.Cancel(last)
-	if table.total[Places] != 100 || len(table.users) != 100 || len(table.sources) != 100 {
-		t.Errorf("%d places, %d users, %d sources after the same was given back twice", table.total[Places],
+	if table.total[RelayPorts] != 100 || len(table.users) != 100 || len(table.sources) != 100 {
+		t.Errorf("%d relay ports, %d users, %d sources after the same was given back twice", table.total[RelayPorts],
 			len(table.users), len(table.sources))
 	}
 }
@@ -134,27 +134,29 @@ func TestReservedPortsCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := table.Hold(first); !errors.Is(err, ErrUserQuota) {
-		t.Errorf("a fourth place: %v", err)
+		t.Errorf("a fourth relay port: %v", err)
 	}
 	second := ann.session()
 	if err := table.Reserve(second); !errors.Is(err, ErrUserQuota) {
 		t.Errorf("an allocation beside: %v", err)
 	}
 	if table.Inherit(second, one) != nil {
-		t.Error("the allocation for which the port is reserved has no place")
+		t.Error("the allocation for which the port is reserved has no relay port")
 	}
 	one.Release()
-	if table.total[Places] != 3 {
-		t.Errorf("%d places, want 3", table.total[Places])
+	if table.total[RelayPorts] != 3 {
+		t.Errorf("%d relay ports, want 3", table.total[RelayPorts])
 	}
-	if err := table.Inherit(client{"eve", "192.0.2.1"}.session(), two); !errors.Is(err, ErrReleased) || table.total[Places] != 2 {
-		t.Errorf("another user takes a reserved port; %d places", table.total[Places])
+	err = table.Inherit(client{"eve", "192.0.2.1"}.session(), two)
+	if !errors.Is(err, ErrReleased) || table.total[RelayPorts] != 2 {
+		t.Errorf("another user takes a reserved port; %d relay ports", table.total[RelayPorts])
 	}
 	table.Cancel(first)
 	table.Cancel(second)
 	two.Release()
-	if table.total[Places] != 0 || len(table.users) != 0 || len(table.sources) != 0 {
-		t.Errorf("%d places, %d users, %d sources are left", table.total[Places], len(table.users), len(table.sources))
+	if table.total[RelayPorts] != 0 || len(table.users) != 0 || len(table.sources) != 0 {
+		t.Errorf("%d relay ports, %d users, %d sources are left",
+			table.total[RelayPorts], len(table.users), len(table.sources))
 	}
 }
 

@@ -5,24 +5,24 @@ import "errors"
 // MaxReserved is the maximum number of reserved ports of one user ID at a time.
 const MaxReserved = 8
 
-// Place counts one relay port against the limits of its user, its source and the process. The port belongs to an
-// allocation, or is reserved for a later one (RFC 8656 §7.2). The zero Place counts nothing.
-type Place struct {
+// RelayPort counts one relay port against the limits of its user, its source and the process. The port belongs to an
+// allocation, or is reserved for a later one (RFC 8656 §7.2). The zero RelayPort counts nothing.
+type RelayPort struct {
 	of       *account
 	reserved bool
-	// memory is the memory that is charged with the place, including that of the connection.
+	// memory is the memory that is charged with the relay port, including that of the connection.
 	memory     int64
 	connection *Connection
-	// provisional reports whether the other pods of the Gateway do not count the place here. The mutex of the table
-	// guards it.
+	// provisional reports whether the other pods of the Gateway do not count the relay port here. The mutex of the
+	// table guards it.
 	provisional bool
 	// released is guarded by the mutex of the table.
 	released bool
 }
 
-// take creates the place of a session, and charges its account. With provisional, the place is provisional if a limit
-// applies that counts sessions in other pods. The caller must hold mu.
-func (t *Table) take(s *Session, reserved, provisional bool) Place {
+// take creates the place of a session, and charges its account. With provisional, the relay port is provisional if a
+// limit applies that counts sessions in other pods. The caller must hold mu.
+func (t *Table) take(s *Session, reserved, provisional bool) RelayPort {
 	a := &s.account
 	if a.held == (Amounts{}) {
 		*a = account{
@@ -32,7 +32,7 @@ func (t *Table) take(s *Session, reserved, provisional bool) Place {
 		}
 	}
 	a.source.shared = s.Shared
-	p := Place{of: a, reserved: reserved, memory: s.price(reserved)}
+	p := RelayPort{of: a, reserved: reserved, memory: s.price(reserved)}
 	if reserved {
 		a.user.reserved++
 	} else {
@@ -47,14 +47,14 @@ func (t *Table) take(s *Session, reserved, provisional bool) Place {
 		a.user.pods.provisional++
 	}
 	t.pay(p.connection)
-	t.charge(a, Places, 1)
+	t.charge(a, RelayPorts, 1)
 	t.charge(a, Memory, p.memory)
 	t.reclaim()
 	return p
 }
 
-// release releases a place. The caller holds mu.
-func (t *Table) release(p *Place) {
+// release releases a relay port. The caller holds mu.
+func (t *Table) release(p *RelayPort) {
 	if p.of == nil || p.released {
 		return
 	}
@@ -70,13 +70,13 @@ func (t *Table) release(p *Place) {
 		p.of.user.pods.provisional--
 	}
 	t.charge(p.of, Memory, -p.memory)
-	t.charge(p.of, Places, -1)
+	t.charge(p.of, RelayPorts, -1)
 	t.refund(p.connection)
 }
 
-// Hold creates a place for a port that is reserved for later use by the user of a session (EVEN-PORT, RFC 8656 §7.2).
-// The error is ErrReserved, or an error of Reserve.
-func (t *Table) Hold(s *Session) (*Place, error) {
+// Hold creates a relay port for a port that is reserved for later use by the user of a session (EVEN-PORT, RFC 8656
+// §7.2). The error is ErrReserved, or an error of Reserve.
+func (t *Table) Hold(s *Session) (*RelayPort, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if u := t.users[s.UserID]; u != nil && u.reserved >= MaxReserved {
@@ -89,30 +89,30 @@ func (t *Table) Hold(s *Session) (*Place, error) {
 	return &p, nil
 }
 
-// ErrReleased is the error of Inherit for a place that is released, or of another user ID.
+// ErrReleased is the error of Inherit for a relay port that is released, or of another user ID.
 var ErrReleased = errors.New("the port is not reserved for the user")
 
 // Inherit moves the place of a reserved port to the session that will use it. The error is ErrReleased, or an error of
 // the caveats of the session, which may have another credential than the session that has reserved the port. After an
-// error, the place is released.
-func (t *Table) Inherit(s *Session, p *Place) error {
+// error, the relay port is released.
+func (t *Table) Inherit(s *Session, p *RelayPort) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if p.released || p.of.userID != s.UserID {
 		t.release(p)
 		return ErrReleased
 	}
-	if err := t.caveatsAdmit(s, p.of.user.held[Places]-1); err != nil { // minus the place itself
+	if err := t.caveatsAdmit(s, p.of.user.held[RelayPorts]-1); err != nil { // minus the port itself
 		t.release(p)
 		return err
 	}
-	s.place = t.take(s, false, false) // before the release, which may delete the holder of the user with its byte rates
+	s.port = t.take(s, false, false) // before the release, which may delete the holder of the user with its byte rates
 	t.release(p)
 	return nil
 }
 
 // Release releases the place of a reserved port. Further calls do nothing.
-func (p *Place) Release() {
+func (p *RelayPort) Release() {
 	t := p.of.table
 	t.mu.Lock()
 	defer t.mu.Unlock()

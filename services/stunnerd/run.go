@@ -143,7 +143,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		Forward: forwards, Copies: o.move && !o.handOver,
 		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts,
 		Capacity: clients, CapacityLimit: by, Allocations: most, Memory: sessionMemory(memory), NonceLifetime: o.nonceLifetime,
-		Journal: sessions, Restored: saved, Usage: records.book, Log: telemetry.Scope(log, "turn"),
+		Journal: sessions, Restored: saved, Usage: records.recorder, Log: telemetry.Scope(log, "turn"),
 	})
 	if err != nil {
 		endpoints.Close()
@@ -158,7 +158,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	access := admin.Access{Anywhere: o.from == fromAny, Users: o.showUsers}
 	d.inspector = admin.NewInspector(admin.Process{
 		Sessions: srv.Sessions(), Meter: srv.Meter(), Listeners: listeners, Reach: srv.Reach, End: srv.EndSessions,
-		Usage:  records.book.Hour,
+		Usage:  records.recorder.Hour,
 		Status: func() inspection.Status { return d.follower.Status() },
 	}, access)
 	d.requests = d.inspector.Requests()
@@ -169,7 +169,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		Program: telemetry.Version("stunnerd"), Log: telemetry.Scope(log, "config"),
 	})
 	collector := &admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: srv.Capacity, Offload: srv.Offload,
-		Forwarding: srv.Forwarding, Journal: srv.Journal, Usage: records.book.Status, Config: d.config}
+		Forwarding: srv.Forwarding, Journal: srv.Journal, Usage: records.recorder.Status, Config: d.config}
 	d.registry = telemetry.NewRegistry(collector)
 	return d, nil
 }
@@ -214,7 +214,7 @@ func (d *daemon) serve(ctx, replaced context.Context) error {
 		return nil
 	})
 	group.Go(func() error {
-		d.usage.book.Run(following)
+		d.usage.recorder.Run(following)
 		return nil
 	})
 	if d.options.move && !d.options.handOver {

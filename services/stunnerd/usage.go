@@ -29,8 +29,8 @@ const (
 
 // records are the usage records of the process. Without a sink, only the last hour is kept.
 type records struct {
-	book *usage.Book
-	sink usagelog.Sink
+	recorder *usage.Recorder
+	sink     usagelog.Sink
 }
 
 // openUsage opens the accounts of sessions, and the sink for usage records that the settings request. With records, the
@@ -52,7 +52,7 @@ func (o options) openUsage(
 		HandOver: o.handOver, Sessions: sessions, Memory: memory, User: user, Refresh: refresh, Now: time.Now, Log: log,
 	}
 	if r.sink == nil {
-		r.book = usage.Open(settings)
+		r.recorder = usage.Open(settings)
 		return r, nil
 	}
 	continued := make([]usage.ID, 0, len(saved.Sessions))
@@ -60,7 +60,7 @@ func (o options) openUsage(
 		continued = append(continued, saved.Sessions[i].Usage)
 	}
 	settings.Dir, settings.Continued, settings.Sink = dir, continued, r.sink
-	r.book = usage.Open(settings)
+	r.recorder = usage.Open(settings)
 	return r, nil
 }
 
@@ -89,7 +89,7 @@ func userHash(path string) (func(string) string, error) {
 func (r records) close() error {
 	ctx, stop := context.WithTimeout(context.Background(), usagePatience)
 	defer stop()
-	err := r.book.Close(ctx)
+	err := r.recorder.Close(ctx)
 	if r.sink != nil {
 		err = errors.Join(err, r.sink.Close())
 	}

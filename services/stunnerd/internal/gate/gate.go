@@ -113,11 +113,11 @@ type Gate struct {
 	table        *session.Table
 	quotas       Quotas
 	// answers limits the answers of this listener to unauthenticated requests.
-	answers *limit.Listener
-	meter   *meter.Meter
-	log     *slog.Logger
-	journal *journal.Journal
-	book    *usage.Book
+	answers  *limit.Listener
+	meter    *meter.Meter
+	log      *slog.Logger
+	journal  *journal.Journal
+	recorder *usage.Recorder
 
 	policy   atomic.Pointer[Policy]
 	routes   relay.Routes
@@ -190,7 +190,7 @@ type Shared struct {
 	// Journal stores the sessions of clients over UDP. It may be nil.
 	Journal *journal.Journal
 	// Usage counts the traffic of sessions for usage records. It may be nil.
-	Usage *usage.Book
+	Usage *usage.Recorder
 }
 
 // Quotas counts the sessions of users in all pods of a Gateway.
@@ -205,7 +205,7 @@ func New(name string, protocol config.Protocol, s Shared) *Gate {
 	g := &Gate{
 		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network,
 		reservations: s.Reservations, limits: s.Limits, table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(),
-		log: s.Log.With("listener", name), journal: s.Journal, book: s.Usage, quotas: s.Quotas,
+		log: s.Log.With("listener", name), journal: s.Journal, recorder: s.Usage, quotas: s.Quotas,
 		flows: map[netip.AddrPort]*flow{},
 	}
 	g.policy.Store(&Policy{})

@@ -159,7 +159,7 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	drop := func(why meter.Reason) {
 		g.meter.Unrestore(why, 1, meter.Note{Listener: g.name})
 		g.journal.End(saved.ID)
-		g.book.Abandon(r.Usage, why.String())
+		g.recorder.Abandon(r.Usage, why.String())
 		_ = saved.Socket.Close()
 	}
 	left := min(r.Until.Sub(now), time.Duration(r.Lifetime)*time.Second)

@@ -292,7 +292,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 // open gives a new flow an account, a relay on a socket and an allocation that is not started. continued reports
 // whether another process or pod has had the session.
 func (g *Gate) open(f *flow, held relay.Reserved, continued bool) {
-	f.Usage = g.book.Begin(usage.Identity{
+	f.Usage = g.recorder.Begin(usage.Identity{
 		ID: f.UsageID, Gateway: g.policy.Load().Gateway, Listener: g.name, Protocol: string(f.Protocol),
 		User: f.UserID, Caveats: f.Caveats.String(), Started: f.Started, Continued: continued,
 	})

@@ -84,7 +84,7 @@ type Options struct {
 	// Journal stores the sessions of clients over UDP. It may be nil. The server does not close it.
 	Journal *journal.Journal
 	// Usage has the accounts of sessions. It may be nil. The server does not close it.
-	Usage *usage.Book
+	Usage *usage.Recorder
 	// Restored is what a previous process has left in the journal.
 	Restored journal.Restored
 	// Forward is the address of this pod at which it receives the datagrams of clients that other pods forward. If it

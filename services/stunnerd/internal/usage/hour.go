@@ -223,7 +223,7 @@ func (s *sample) figures() inspection.UsageFigures {
 
 // countHour adds the traffic of all accounts to the current minute, and begins the next minute if it is time. It
 // releases the lock regularly, so that no session waits for it.
-func (b *Book) countHour() {
+func (b *Recorder) countHour() {
 	if b.o.Refresh != nil {
 		b.o.Refresh()
 	}
@@ -252,7 +252,7 @@ func (b *Book) countHour() {
 }
 
 // Hour returns the usage in a period of the last hour. The query has the user id even if records show its hash.
-func (b *Book) Hour(q inspection.UsageQuery) inspection.Usage {
+func (b *Recorder) Hour(q inspection.UsageQuery) inspection.Usage {
 	b.countHour()
 	sums := b.sumHour(q)
 	out := inspection.Usage{
@@ -298,7 +298,7 @@ type hourSums struct {
 }
 
 // sumHour adds up the samples that a query selects.
-func (b *Book) sumHour(q inspection.UsageQuery) hourSums {
+func (b *Recorder) sumHour(q inspection.UsageQuery) hourSums {
 	from, to := q.From.Unix()/60, (q.To.Unix()+59)/60
 	within := func(s *sample) bool { return s.minute >= from && s.minute < to }
 	out := hourSums{entries: map[string]*inspection.UsageFigures{}}
@@ -345,7 +345,7 @@ func (b *Book) sumHour(q inspection.UsageQuery) hourSums {
 }
 
 // selected returns the users that a query selects. The caller holds mu.
-func (b *Book) selected(user string) []*hourUser {
+func (b *Recorder) selected(user string) []*hourUser {
 	if user == "" {
 		return slices.Collect(maps.Values(b.hour.users))
 	}

@@ -43,7 +43,7 @@ func (b *bed) expectHour(
 func TestLastHour(t *testing.T) {
 	for name, open := range map[string]func(*bed){
 		"with records":    func(*bed) {},
-		"without records": func(b *bed) { b.o.Sink = nil; b.Book = Open(b.o) },
+		"without records": func(b *bed) { b.o.Sink = nil; b.Recorder = Open(b.o) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, Options{})
@@ -269,12 +269,13 @@ func TestMinuteNeedsNoMemory(t *testing.T) {
 // BenchmarkHour is a query of the usage of 100,000 sessions, each of another user.
 func BenchmarkHour(b *testing.B) {
 	const sessions = 100_000
-	book := Open(Options{Sessions: sessions})
+	recorder := Open(Options{Sessions: sessions})
 	for i := range sessions {
-		book.Begin(Identity{ID: New(), User: fmt.Sprint("user-", i), Started: time.Now()}).Route("media/echo").Tx.Add(100)
+		a := recorder.Begin(Identity{ID: New(), User: fmt.Sprint("user-", i), Started: time.Now()})
+		a.Route("media/echo").Tx.Add(100)
 	}
 	for b.Loop() {
 		now := time.Now()
-		book.Hour(inspection.UsageQuery{From: now.Add(-time.Hour), To: now, By: inspection.UsageByUser, Limit: 100})
+		recorder.Hour(inspection.UsageQuery{From: now.Add(-time.Hour), To: now, By: inspection.UsageByUser, Limit: 100})
 	}
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // Record is the state of one part of a session: its time in one process, or in several processes with one folder. The
-// counters of a part only grow. The usage of a session is the sum of its parts, and that of a part the highest values of
-// its records, so records may be repeated, reordered and lost.
+// counters of a part only grow. The usage of a session is the sum of its parts, and that of a part the highest values
+// of its records, so records may be repeated, reordered and lost.
 type Record struct {
 	// Time is when the counters were read.
 	Time time.Time `json:"time"`
@@ -59,7 +59,7 @@ func (c *Count) add(d Count) {
 func countOf(f *meter.Flow) Count { return Count{Bytes: f.Bytes.Load(), Packets: f.Packets.Load()} }
 
 // record reads an account. The caller holds mu.
-func (b *Book) record(a *Account, now time.Time) Record {
+func (b *Recorder) record(a *Account, now time.Time) Record {
 	s := a.slot
 	r := Record{
 		Time: now.UTC(), Session: s.id.String(), Part: part(s.part), Final: s.state.Load() == ended,

@@ -46,7 +46,8 @@ const (
 type chunkHeader struct {
 	magic    uint64
 	slotSize uint64
-	// alive is the last time of Book.tick, in milliseconds since 1970. It is stored in the first chunk that has memory.
+	// alive is the last time of Recorder.tick, in milliseconds since 1970. It is stored in the first chunk that has
+	// memory.
 	alive atomic.Int64
 }
 

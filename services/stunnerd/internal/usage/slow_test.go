@@ -47,7 +47,7 @@ func (s *stuck) Write(n int, memory []byte) error {
 	return s.volume.Write(n, memory)
 }
 
-// stall blocks the volume of a book until proceed is called. asked gets a value when the book waits.
+// stall blocks the volume of a recorder until proceed is called. asked gets a value when the recorder waits.
 func (b *bed) stall() (s *stuck, asked <-chan struct{}, proceed func()) {
 	waits, free := make(chan struct{}, 1), make(chan struct{})
 	s = &stuck{volume: b.slots.file, asked: waits, free: free}
@@ -55,7 +55,7 @@ func (b *bed) stall() (s *stuck, asked <-chan struct{}, proceed func()) {
 	return s, waits, sync.OnceFunc(func() { close(free) })
 }
 
-// full makes writes to the volume of a book fail.
+// full makes writes to the volume of a recorder fail.
 func (b *bed) full() *stuck {
 	s, _, proceed := b.stall()
 	s.fail.Store(true)
@@ -189,7 +189,7 @@ func TestFullVolume(t *testing.T) {
 	}
 	o := b.o
 	o.Continued = []ID{last.id}
-	b.Book = Open(o)
+	b.Recorder = Open(o)
 	if len(b.waiting) != 1 {
 		t.Error("the session that was handed over is lost")
 	}
@@ -248,7 +248,7 @@ func TestRunWaitsForNeitherVolumeNorCollector(t *testing.T) {
 		var refreshed atomic.Int32
 		hanging := hangs{began: make(chan struct{}, 1)}
 		b := &bed{t: t, o: Options{Dir: t.TempDir(), Sink: hanging, Now: time.Now, Refresh: func() { refreshed.Add(1) }}}
-		b.Book = Open(b.o)
+		b.Recorder = Open(b.o)
 		_, asked, proceed := b.stall()
 		b.now = time.Now()
 		ctx, stop := context.WithCancel(t.Context())
@@ -277,7 +277,7 @@ func TestRunWaitsForNeitherVolumeNorCollector(t *testing.T) {
 		if err := b.Close(ctx); err == nil || !strings.Contains(err.Error(), "takes no writes") {
 			t.Errorf("closed: %v", err)
 		}
-		if other, err := openSlots(b.Book.o.Dir); err == nil || other.file != nil {
+		if other, err := openSlots(b.Recorder.o.Dir); err == nil || other.file != nil {
 			t.Error("the next process uses the file while it may be written")
 		}
 		proceed()

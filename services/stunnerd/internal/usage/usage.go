@@ -5,18 +5,18 @@
 // session, so a record that is delivered twice, late or not at all changes no sum. A process that is killed leaves its
 // accounts in a file, and the next one continues them or writes their last record.
 //
-// The usage of the last hour is kept too, by minute, for Book.Hour. It is read from the accounts at the end of a minute
-// or of a session, and for a query.
+// The usage of the last hour is kept too, by minute, for Recorder.Hour. It is read from the accounts at the end of a
+// minute or of a session, and for a query.
 //
 // For each batch of packets, only the counters of a route are increased.
 //
 // # Files
 //
-//	usage.go   accounts
-//	record.go  records
-//	book.go    the accounts of a process, and when their records are written
-//	hour.go    the usage of the last hour
-//	slots.go   the memory of the counters, and the file
+//	usage.go    accounts
+//	record.go   records
+//	recorder.go the accounts of a process, and when their records are written
+//	hour.go     the usage of the last hour
+//	slots.go    the memory of the counters, and the file
 package usage
 
 import (
@@ -55,18 +55,19 @@ type Identity struct {
 // Account counts the traffic of one session in this process. Its methods are safe for concurrent use. A nil Account
 // counts nothing.
 type Account struct {
-	book *Book
-	at   ref
-	slot *slot
-	id   ID
+	recorder *Recorder
+	at       ref
+	slot     *slot
+	id       ID
 	// bucket is the second of the minute in which interim records are due.
 	bucket int
-	// due reports whether an interim record is due, and settled is when the last record is due. Book.mu guards them.
+	// due reports whether an interim record is due, and settled is when the last record is due. Recorder.mu guards
+	// them.
 	due     bool
 	settled time.Time
 	closed  atomic.Bool
 
-	// The following fields contain what the last hour already includes of the account. Book.mu guards them.
+	// The following fields contain what the last hour already includes of the account. Recorder.mu guards them.
 
 	user    string
 	counted [maxRoutes]counted
@@ -92,7 +93,7 @@ func (a *Account) Route(name string) *meter.Traffic {
 			name = Others
 		}
 		if a.names[i] == "" {
-			at := a.book.named(name)
+			at := a.recorder.named(name)
 			if at == 0 {
 				return nil
 			}
@@ -109,7 +110,7 @@ func (a *Account) Route(name string) *meter.Traffic {
 // Because sets the reason of the end. Later calls are ignored.
 func (a *Account) Because(reason string) {
 	if a != nil {
-		a.slot.reason.CompareAndSwap(0, a.book.named(reason))
+		a.slot.reason.CompareAndSwap(0, a.recorder.named(reason))
 	}
 }
 
@@ -118,7 +119,7 @@ func (a *Account) Because(reason string) {
 func (a *Account) End() {
 	if a != nil && a.closed.CompareAndSwap(false, true) {
 		a.Because(Unknown)
-		a.book.end(a)
+		a.recorder.end(a)
 	}
 }
 
@@ -126,7 +127,7 @@ func (a *Account) End() {
 // it. Otherwise it ends, and a process that continues the session begins another one.
 func (a *Account) Leave() {
 	if a != nil && a.closed.CompareAndSwap(false, true) {
-		a.book.leave(a)
+		a.recorder.leave(a)
 	}
 }
 
@@ -148,7 +149,7 @@ const (
 	Moved = "moved"
 	// Crashed is the end of a session that the process after a crash has not continued.
 	Crashed = "crashed"
-	// Unknown is an end without a reason, for example because the session could not start. If it has relayed nothing, it
-	// has no record.
+	// Unknown is an end without a reason, for example because the session could not start. If it has relayed nothing,
+	// it has no record.
 	Unknown = "unknown"
 )

@@ -15,9 +15,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// bed is a book with a clock of its own. A consumer adds up its records.
+// bed is a recorder with a clock of its own. A consumer adds up its records.
 type bed struct {
-	*Book
+	*Recorder
 	t        *testing.T
 	o        Options
 	now      time.Time
@@ -69,18 +69,18 @@ func newBed(t *testing.T, o Options) *bed {
 	b := &bed{t: t, now: time.Unix(1_800_000_000, 0), consumer: &consumer{t: t, highest: map[string]Record{}}}
 	o.Sink, o.Now = b.consumer, func() time.Time { return b.now }
 	b.o = o
-	b.Book = Open(o)
+	b.Recorder = Open(o)
 	return b
 }
 
-// kill replaces a book whose process was killed.
+// kill replaces a recorder whose process was killed.
 func (b *bed) kill(continued ...ID) {
 	b.t.Helper()
 	if err := b.closeFile(); err != nil { // unlocks the file, as the end of the process does
 		b.t.Fatal(err)
 	}
 	b.o.Continued = continued
-	b.Book = Open(b.o)
+	b.Recorder = Open(b.o)
 }
 
 // pass advances the clock second by second.
@@ -473,7 +473,7 @@ func TestNothingIsLostOrDoubled(t *testing.T) {
 
 // Without usage records nothing is counted, and every method is valid.
 func TestNone(t *testing.T) {
-	var b *Book
+	var b *Recorder
 	a := b.Begin(Identity{})
 	a.Because(ByClient)
 	a.Leave()

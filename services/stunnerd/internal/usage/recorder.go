@@ -68,7 +68,7 @@ type Options struct {
 // maxEnded bounds the sessions whose last record is not delivered.
 func (o *Options) maxEnded() int { return max(o.Sessions/2, leastEnded) }
 
-// Status are the numbers of a Book.
+// Status are the numbers of a Recorder.
 type Status struct {
 	// Delivered is the number of delivered records, and Failed that of failed deliveries.
 	Delivered, Failed uint64
@@ -78,8 +78,8 @@ type Status struct {
 	Waiting int
 }
 
-// Book contains the accounts of a process. Use Open. A nil Book has no accounts.
-type Book struct {
+// Recorder contains the accounts of a process. Use Open. A nil Recorder has no accounts.
+type Recorder struct {
 	o Options
 
 	mu    sync.Mutex
@@ -116,7 +116,7 @@ type Book struct {
 
 // Open reads the accounts of a previous process. It logs problems with the folder. Such a problem only loses the
 // accounts of a process that is killed.
-func Open(o Options) *Book {
+func Open(o Options) *Recorder {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -127,7 +127,7 @@ func Open(o Options) *Book {
 	if err != nil {
 		o.Log.Warn("usage is lost if this process is killed", "error", err)
 	}
-	b := &Book{
+	b := &Recorder{
 		o: o, slots: memory, names: map[string]ref{}, accounts: map[ID]*Account{}, waiting: map[ID]*Account{},
 		need: make(chan struct{}, 1), storing: make(chan struct{}, 1),
 	}
@@ -138,7 +138,7 @@ func Open(o Options) *Book {
 }
 
 // restore finds the accounts of a previous process.
-func (b *Book) restore() {
+func (b *Recorder) restore() {
 	var alive int64
 	continued := make(map[ID]bool, len(b.o.Continued))
 	for _, id := range b.o.Continued {
@@ -182,9 +182,11 @@ func (b *Book) restore() {
 }
 
 // account returns the account of a slot.
-func (b *Book) account(at ref) *Account {
+func (b *Recorder) account(at ref) *Account {
 	s := b.slots.at(at)
-	a := &Account{book: b, at: at, slot: s, id: s.id, bucket: int(s.part % uint64(buckets)), upUntil: b.o.Now().UnixMilli()}
+	a := &Account{
+		recorder: b, at: at, slot: s, id: s.id, bucket: int(s.part % uint64(buckets)), upUntil: b.o.Now().UnixMilli(),
+	}
 	_, a.user = b.slots.texts(at)
 	for i := range s.routes {
 		a.names[i] = b.slots.name(s.routes[i].name.Load())
@@ -203,7 +205,7 @@ func part(n uint64) string { return fmt.Sprintf("%016x", n) }
 
 // Begin returns the account of a new session, or of a session that another process has begun. It continues the account
 // of a previous process with the same folder. It returns nil if there is no memory.
-func (b *Book) Begin(i Identity) *Account {
+func (b *Recorder) Begin(i Identity) *Account {
 	if b == nil {
 		return nil
 	}
@@ -242,7 +244,7 @@ func (b *Book) Begin(i Identity) *Account {
 }
 
 // shown returns the form in which records show a user id.
-func (b *Book) shown(user string) string {
+func (b *Recorder) shown(user string) string {
 	if b.o.User != nil {
 		user = b.o.User(user)
 	}
@@ -250,7 +252,7 @@ func (b *Book) shown(user string) string {
 }
 
 // Abandon ends the account of a previous process whose session this process does not continue.
-func (b *Book) Abandon(id ID, reason string) {
+func (b *Recorder) Abandon(id ID, reason string) {
 	if b == nil {
 		return
 	}
@@ -263,14 +265,14 @@ func (b *Book) Abandon(id ID, reason string) {
 }
 
 // named returns the ref of a name.
-func (b *Book) named(text string) ref {
+func (b *Recorder) named(text string) ref {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.name(text)
 }
 
 // name is named for a caller that holds mu. It returns 0 if there are too many names.
-func (b *Book) name(text string) ref {
+func (b *Recorder) name(text string) ref {
 	if at := b.names[text]; at != 0 || text == "" || len(text) > maxText || len(b.names) >= maxNames {
 		return at
 	}
@@ -284,7 +286,7 @@ func (b *Book) name(text string) ref {
 }
 
 // take returns a free slot, and never waits for the volume. The caller holds mu.
-func (b *Book) take(text int) ref {
+func (b *Recorder) take(text int) ref {
 	before := len(b.slots.spare) + len(b.slots.chunks)
 	at := b.slots.take(text)
 	if len(b.slots.spare)+len(b.slots.chunks) != before {
@@ -296,7 +298,7 @@ func (b *Book) take(text int) ref {
 	return at
 }
 
-func (b *Book) end(a *Account) {
+func (b *Recorder) end(a *Account) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.o.Now()
@@ -305,7 +307,7 @@ func (b *Book) end(a *Account) {
 }
 
 // close ends an account, unless it has ended before. The caller holds mu.
-func (b *Book) close(a *Account, reason string, at time.Time) {
+func (b *Recorder) close(a *Account, reason string, at time.Time) {
 	b.forget(a)
 	if a.slot.state.Load() == live {
 		a.slot.reason.CompareAndSwap(0, b.name(reason))
@@ -326,14 +328,14 @@ func (b *Book) close(a *Account, reason string, at time.Time) {
 }
 
 // release makes the slot of an account free, after its last packets are counted. The caller holds mu.
-func (b *Book) release(a *Account) {
+func (b *Recorder) release(a *Account) {
 	b.hour.add(a, b.o.Now())
 	a.released = true
 	b.slots.release(a.at)
 }
 
 // forget removes an account from the maps. The caller holds mu.
-func (b *Book) forget(a *Account) {
+func (b *Recorder) forget(a *Account) {
 	if b.accounts[a.id] == a {
 		delete(b.accounts, a.id)
 	}
@@ -342,7 +344,7 @@ func (b *Book) forget(a *Account) {
 	}
 }
 
-func (b *Book) leave(a *Account) {
+func (b *Recorder) leave(a *Account) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.o.HandOver || !b.slots.stored(a.at) {
@@ -352,8 +354,8 @@ func (b *Book) leave(a *Account) {
 	a.due = true
 }
 
-// Status returns the numbers of the book.
-func (b *Book) Status() Status {
+// Status returns the numbers of the recorder.
+func (b *Recorder) Status() Status {
 	if b == nil {
 		return Status{}
 	}
@@ -373,7 +375,7 @@ func (b *Book) Status() Status {
 }
 
 // Run delivers records until ctx ends. Close delivers those that are left.
-func (b *Book) Run(ctx context.Context) {
+func (b *Recorder) Run(ctx context.Context) {
 	if b == nil {
 		return
 	}
@@ -422,7 +424,7 @@ func (b *Book) Run(ctx context.Context) {
 }
 
 // store maps chunks in advance, and copies chunks of ordinary memory into the file. It waits for the volume.
-func (b *Book) store() {
+func (b *Recorder) store() {
 	b.storing <- struct{}{}
 	defer func() { <-b.storing }()
 	err := b.mapWanted()
@@ -435,7 +437,7 @@ func (b *Book) store() {
 }
 
 // mapWanted maps chunks until there are enough spare ones. The caller has set storing.
-func (b *Book) mapWanted() error {
+func (b *Recorder) mapWanted() error {
 	for {
 		b.mu.Lock()
 		n, ok := b.slots.wanted()
@@ -454,7 +456,7 @@ func (b *Book) mapWanted() error {
 }
 
 // copyChunks copies the chunks of ordinary memory into the file. The caller has set storing.
-func (b *Book) copyChunks() error {
+func (b *Recorder) copyChunks() error {
 	if b.slots.file == nil {
 		return nil
 	}
@@ -486,7 +488,7 @@ func (b *Book) copyChunks() error {
 }
 
 // tick makes the interim records of the seconds since the last tick due, and begins the next minute of the last hour.
-func (b *Book) tick() {
+func (b *Recorder) tick() {
 	b.mu.Lock()
 	minute := b.hour.minute
 	b.mu.Unlock()
@@ -520,7 +522,7 @@ func (b *Book) tick() {
 }
 
 // deliverDue delivers the records that are due, unless the last attempt has just failed.
-func (b *Book) deliverDue(ctx context.Context) {
+func (b *Recorder) deliverDue(ctx context.Context) {
 	if b.o.Now().Before(b.retry) {
 		return
 	}
@@ -537,7 +539,7 @@ func (b *Book) deliverDue(ctx context.Context) {
 
 // deliver delivers one batch: first the last records of sessions, the oldest first, then interim records. It reports
 // whether more records are due. If all is set, last records do not wait for settleTime.
-func (b *Book) deliver(ctx context.Context, all bool) (more bool, err error) {
+func (b *Recorder) deliver(ctx context.Context, all bool) (more bool, err error) {
 	records, over, interim := b.due(all)
 	if over == 0 && len(records) == 0 {
 		return false, nil
@@ -570,7 +572,7 @@ func (b *Book) deliver(ctx context.Context, all bool) (more bool, err error) {
 }
 
 // due returns the records of a batch, the number of ended accounts that it begins with, and the live ones.
-func (b *Book) due(all bool) (records []Record, over int, interim []*Account) {
+func (b *Recorder) due(all bool) (records []Record, over int, interim []*Account) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.o.Now()
@@ -604,7 +606,7 @@ func (b *Book) due(all bool) (records []Record, over int, interim []*Account) {
 
 // Close delivers the remaining records until ctx ends, and closes the file. All sessions must have ended. Last records
 // that cannot be delivered stay in the file; without a file they are lost.
-func (b *Book) Close(ctx context.Context) error {
+func (b *Recorder) Close(ctx context.Context) error {
 	if b == nil {
 		return nil
 	}
@@ -636,7 +638,7 @@ func (b *Book) Close(ctx context.Context) error {
 }
 
 // closeFile closes the file. It waits for the volume.
-func (b *Book) closeFile() error {
+func (b *Recorder) closeFile() error {
 	b.storing <- struct{}{}
 	defer func() { <-b.storing }()
 	b.mu.Lock()
@@ -650,7 +652,7 @@ func (b *Book) closeFile() error {
 }
 
 // left returns the number of undelivered last records, and how many of these are lost.
-func (b *Book) left() (left, lost int) {
+func (b *Recorder) left() (left, lost int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, a := range b.over {

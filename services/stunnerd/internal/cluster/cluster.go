@@ -9,7 +9,7 @@
 //
 // # Files
 //
-//	book.go     Views from the clusters of a config
+//	viewbuilder.go Views from the clusters of a config
 //	hosts.go    the addresses of a View
 //	resolve.go  host names in a config, and their addresses
 //	special.go  addresses that are excluded from wide prefixes
@@ -70,9 +70,10 @@ type owner struct {
 	order int
 }
 
-// NewView returns a view of the clusters to which the given routes refer. A Book makes several views with less work.
+// NewView returns a view of the clusters to which the given routes refer. A ViewBuilder makes several views with less
+// work.
 func NewView(clusters []config.Cluster, routes []string) *View {
-	b := Book{}
+	b := ViewBuilder{}
 	b.Take(clusters)
 	return b.View(routes)
 }

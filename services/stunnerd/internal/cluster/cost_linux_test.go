@@ -24,7 +24,7 @@ func TestTheCostOfAViewIsLinear(t *testing.T) {
 		all, routes := numbered(clusters, 1)
 		before := used()
 		for range total / clusters {
-			b := Book{}
+			b := ViewBuilder{}
 			b.Take(all)
 			b.View(routes)
 		}

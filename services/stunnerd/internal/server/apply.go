@@ -51,7 +51,7 @@ func (s *Server) ApplyEndpoints(changes []config.EndpointChange) (Plan, bool) {
 		}
 		plan.Changes = append(plan.Changes, c.Change())
 	}
-	if !s.book.Patch(changes) {
+	if !s.viewBuilder.Patch(changes) {
 		return Plan{}, false
 	}
 	for _, c := range changes { // no other goroutine reads these lists without holding mu
@@ -72,7 +72,7 @@ func (s *Server) ApplyEndpoints(changes []config.EndpointChange) (Plan, bool) {
 func (s *Server) views(next config.Config) map[string]*cluster.View {
 	s.names.Watch(append(cluster.Names(next.Clusters), publicNames(next.Listeners)...))
 	s.clusters = cluster.Resolve(next.Clusters, s.names.Answers())
-	s.book.Take(s.clusters)
+	s.viewBuilder.Take(s.clusters)
 	s.self = s.selfOf(next)
 	s.allowed = make(map[string]*cluster.View, len(next.Listeners))
 	views := make(map[string]*cluster.View, len(next.Listeners))

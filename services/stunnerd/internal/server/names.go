@@ -15,7 +15,7 @@ func (s *Server) refresh() {
 	defer s.mu.Unlock()
 	was := s.clusters
 	s.clusters = cluster.Resolve(s.wanted.Clusters, s.names.Answers())
-	s.book.Take(s.clusters)
+	s.viewBuilder.Take(s.clusters)
 	changed := changedClusters(was, s.clusters)
 	s.updateViews(func(l config.Listener) bool {
 		return slices.ContainsFunc(l.Routes, func(route string) bool { return changed[route] })

@@ -14,15 +14,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/resolve"
 )
 
-// book stores the addresses of a host, and the times at which lookups received them.
-type book struct {
+// hostAddresses stores the addresses of a host, and the times at which lookups received them.
+type hostAddresses struct {
 	mu     sync.Mutex
 	addrs  []netip.Addr
 	asked  chan struct{}
 	looked time.Time
 }
 
-func (k *book) lookup(_ context.Context, family, _ string) ([]netip.Addr, error) {
+func (k *hostAddresses) lookup(_ context.Context, family, _ string) ([]netip.Addr, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if family != "ip4" {
@@ -36,7 +36,7 @@ func (k *book) lookup(_ context.Context, family, _ string) ([]netip.Addr, error)
 }
 
 // move changes the answer. The returned function waits until a lookup has received it, and returns when.
-func (k *book) move(addrs ...netip.Addr) (told func() time.Time) {
+func (k *hostAddresses) move(addrs ...netip.Addr) (told func() time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.addrs, k.asked, k.looked = addrs, make(chan struct{}), time.Time{}
@@ -51,10 +51,10 @@ func (k *book) move(addrs ...netip.Addr) (told func() time.Time) {
 
 // newNamedBed returns a bed whose UDP listener has a route to the host name sfu.test. Its echo peer is not on loopback,
 // which no name may resolve to.
-func newNamedBed(t *testing.T) (*bed, *book) {
+func newNamedBed(t *testing.T) (*bed, *hostAddresses) {
 	t.Helper()
 	b := newBed(t)
-	k := &book{asked: make(chan struct{})}
+	k := &hostAddresses{asked: make(chan struct{})}
 	b.names.Close()
 	b.names = resolve.New(k.lookup, b.refresh, b.opt.Log)
 	b.peer = echoAt(t, hostAddress(t))
@@ -85,13 +85,13 @@ func hostAddress(t *testing.T) netip.Addr {
 
 // a route to a name allows the addresses of the name. When the name loses an address, media to it ends.
 func TestCallFollowsTheName(t *testing.T) {
-	b, book := newNamedBed(t)
-	book.move(b.peer.Addr())
+	b, hosts := newNamedBed(t)
+	hosts.move(b.peer.Addr())
 	b.apply(b.config)
 	c := b.mustDial("udp", "ann", "first")
 	within(t, "the name opens its address", func() bool { return c.echo("hello") == nil })
 
-	gone := book.move(netip.MustParseAddr("192.0.2.77"))()
+	gone := hosts.move(netip.MustParseAddr("192.0.2.77"))()
 	for c.echo("still here") == nil {
 		if time.Since(gone) > patience {
 			t.Fatal("media goes on after the name has moved away")
@@ -102,7 +102,7 @@ func TestCallFollowsTheName(t *testing.T) {
 		t.Errorf("permission for an address that the name has left: %v, want 403", err)
 	}
 
-	back := book.move(b.peer.Addr())()
+	back := hosts.move(b.peer.Addr())()
 	for c.echo("back again") != nil {
 		if time.Since(back) > 5*time.Second {
 			t.Fatal("media does not come back with the name")
@@ -112,8 +112,8 @@ func TestCallFollowsTheName(t *testing.T) {
 
 // T-01: a name that resolves to loopback does not give access to this host.
 func TestNameDoesNotLeadToLoopback(t *testing.T) {
-	b, book := newNamedBed(t)
-	book.move(b.peer.Addr(), netip.MustParseAddr("127.0.0.1"))
+	b, hosts := newNamedBed(t)
+	hosts.move(b.peer.Addr(), netip.MustParseAddr("127.0.0.1"))
 	b.apply(b.config)
 	c := b.mustDial("udp", "ann", "first")
 	within(t, "the name opens its other address", func() bool { return c.echo("hello") == nil })
@@ -124,8 +124,8 @@ func TestNameDoesNotLeadToLoopback(t *testing.T) {
 }
 
 func TestRemovedNamesAreForgotten(t *testing.T) {
-	b, book := newNamedBed(t)
-	book.move(b.peer.Addr())
+	b, hosts := newNamedBed(t)
+	hosts.move(b.peer.Addr())
 	b.apply(b.config)
 	within(t, "the name is resolved", func() bool { return len(b.names.Answers()) == 1 })
 	b.apply(b.changed(func(c *config.Config) { c.Clusters = c.Clusters[:1] }))
@@ -140,8 +140,8 @@ func TestRemovedNamesAreForgotten(t *testing.T) {
 
 // After a change of the config the resolved addresses of names are kept.
 func TestAppliedConfigKeepsAnswers(t *testing.T) {
-	b, book := newNamedBed(t)
-	book.move(b.peer.Addr())
+	b, hosts := newNamedBed(t)
+	hosts.move(b.peer.Addr())
 	b.apply(b.config)
 	c := b.mustDial("udp", "ann", "first")
 	within(t, "the name opens its address", func() bool { return c.echo("hello") == nil })

@@ -39,8 +39,8 @@ func TestSessionAtAnOldPortObeysTheConfig(t *testing.T) {
 }
 
 func TestSessionAtAnOldPortFollowsTheName(t *testing.T) {
-	b, book := newNamedBed(t)
-	book.move(b.peer.Addr())
+	b, hosts := newNamedBed(t)
+	hosts.move(b.peer.Addr())
 	b.apply(b.config)
 	c := b.mustDial("udp", "ann", "first")
 	within(t, "the name opens its address", func() bool { return c.echo("hello") == nil })
@@ -48,7 +48,7 @@ func TestSessionAtAnOldPortFollowsTheName(t *testing.T) {
 	if err := c.echo("still here"); err != nil {
 		t.Fatalf("the new port cuts the call: %v", err)
 	}
-	gone := book.move(netip.MustParseAddr("192.0.2.77"))()
+	gone := hosts.move(netip.MustParseAddr("192.0.2.77"))()
 	for c.echo("still here") == nil {
 		if time.Since(gone) > patience {
 			t.Fatal("media goes on after the name has moved away")
@@ -249,8 +249,8 @@ func TestListenerWithoutAPortEndsWithItsLastCall(t *testing.T) {
 }
 
 func TestCallWithoutAPortFollowsTheName(t *testing.T) {
-	b, book := newNamedBed(t)
-	book.move(b.peer.Addr())
+	b, hosts := newNamedBed(t)
+	hosts.move(b.peer.Addr())
 	b.config.Listeners[1].Routes = []string{"test/named"}
 	b.apply(b.config)
 	_, port := taken(t)
@@ -262,7 +262,7 @@ func TestCallWithoutAPortFollowsTheName(t *testing.T) {
 	if err := c.echo("still here"); err != nil {
 		t.Fatal(err)
 	}
-	book.move(netip.MustParseAddr("192.0.2.77"))()
+	hosts.move(netip.MustParseAddr("192.0.2.77"))()
 	within(t, "the name takes its address along", func() bool { return c.echo("still here") != nil })
 }
 

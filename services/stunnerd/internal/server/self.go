@@ -63,7 +63,7 @@ func (s *Server) updateViews(rerouted func(config.Listener) bool) {
 		again := rerouted(l)
 		if g := s.listeners[l.Name]; g != nil && (again || !same) {
 			if again {
-				s.allowed[l.Name] = s.book.View(l.Routes)
+				s.allowed[l.Name] = s.viewBuilder.View(l.Routes)
 			}
 			g.update(s.policy(s.wanted, l), s.allowed[l.Name].WithoutSelf(s.self))
 		}
@@ -111,7 +111,7 @@ func publicNames(listeners []config.Listener) (names []string) {
 // view returns the peers that the clients of a listener may reach: the peers that its routes allow, except the sockets
 // of the gateway itself.
 func (s *Server) view(l config.Listener) *cluster.View {
-	s.allowed[l.Name] = s.book.View(l.Routes)
+	s.allowed[l.Name] = s.viewBuilder.View(l.Routes)
 	return s.allowed[l.Name].WithoutSelf(s.self)
 }
 

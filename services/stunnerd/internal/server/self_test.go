@@ -144,9 +144,9 @@ func TestListenersAreNoPeersByTheirPublicName(t *testing.T) {
 
 // noPeersByName applies a config in which the name of a listener is lb.test and its port 443.
 func noPeersByName(t *testing.T, set func(*config.Config)) {
-	b, book := newNamedBed(t)
+	b, hosts := newNamedBed(t)
 	for _, addr := range []string{"203.0.113.5", "203.0.113.6"} {
-		told := book.move(netip.MustParseAddr(addr))
+		told := hosts.move(netip.MustParseAddr(addr))
 		if addr == "203.0.113.5" {
 			c := b.openToAll(func(*config.Listener) {})
 			set(&c)

@@ -118,22 +118,22 @@ type Server struct {
 	// clientAddresses is ClientAddresses of the config.
 	clientAddresses atomic.Bool
 
-	mu        sync.Mutex
-	wanted    config.Config            // the config of the last Apply
-	running   config.Config            // the part of wanted that is in force
-	clusters  []config.Cluster         // the clusters of wanted, with addresses instead of host names
-	book      cluster.Book             // holds clusters
-	allowed   map[string]*cluster.View // by listener name: the peers that the routes of wanted allow
-	self      *cluster.Self
-	local     atomic.Pointer[[]netip.Addr] // sorted
-	departed  []netip.Addr                 // addresses that local contained, at most maxDeparted
-	listeners map[string]*generation       // the current generation of each listener, by name
-	former    []gate.Former
-	revoked   *credential.Revocations // of wanted
-	failures  map[string]string
-	restoring restoring
-	served    bool           // all listeners of a config with at least one listener have been open
-	pods      []forward.Peer // of the last SetPeers with pods
+	mu          sync.Mutex
+	wanted      config.Config            // the config of the last Apply
+	running     config.Config            // the part of wanted that is in force
+	clusters    []config.Cluster         // the clusters of wanted, with addresses instead of host names
+	viewBuilder cluster.ViewBuilder      // holds clusters
+	allowed     map[string]*cluster.View // by listener name: the peers that the routes of wanted allow
+	self        *cluster.Self
+	local       atomic.Pointer[[]netip.Addr] // sorted
+	departed    []netip.Addr                 // addresses that local contained, at most maxDeparted
+	listeners   map[string]*generation       // the current generation of each listener, by name
+	former      []gate.Former
+	revoked     *credential.Revocations // of wanted
+	failures    map[string]string
+	restoring   restoring
+	served      bool           // all listeners of a config with at least one listener have been open
+	pods        []forward.Peer // of the last SetPeers with pods
 	// peersProblem is Peers.Problem of the last SetPeers.
 	peersProblem string
 	retiring     sync.WaitGroup

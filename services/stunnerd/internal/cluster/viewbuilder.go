@@ -7,9 +7,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Book builds the views of listeners from the clusters of a config. It does not parse the endpoints of an unchanged
-// cluster again, and returns the views of the previous config if no cluster has changed.
-type Book struct {
+// ViewBuilder builds the views of listeners from the clusters of a config. It does not parse the endpoints of an
+// unchanged cluster again, and returns the views of the previous config if no cluster has changed.
+type ViewBuilder struct {
 	clusters []*parsed // in the order of the config
 	byName   map[string]*parsed
 	// views are the views that were returned since the last Take.
@@ -27,8 +27,8 @@ type parsed struct {
 	written, excepted []string
 	// endpoints is nil after Patch, until a view is built from it.
 	endpoints []config.Endpoint
-	// lastBuild is the value of Book.builds when this cluster was last added to a view. A build uses it to add each
-	// cluster only once.
+	// lastBuild is the value of ViewBuilder.builds when this cluster was last added to a view. A build uses it to add
+	// each cluster only once.
 	lastBuild uint64
 }
 
@@ -37,9 +37,9 @@ type routed struct {
 	view   *View
 }
 
-// Take replaces the clusters of the Book. They must be validated: Take ignores endpoints that do not parse, and
+// Take replaces the clusters of the ViewBuilder. They must be validated: Take ignores endpoints that do not parse, and
 // clusters that are not static. Function Resolve makes clusters of host names static.
-func (b *Book) Take(clusters []config.Cluster) {
+func (b *ViewBuilder) Take(clusters []config.Cluster) {
 	before, beforeByName := b.clusters, b.byName
 	b.clusters, b.byName = make([]*parsed, 0, len(clusters)), make(map[string]*parsed, len(clusters))
 	for _, c := range clusters {
@@ -82,7 +82,7 @@ const maxPatch = 16
 // Patch changes endpoints of the clusters of the last Take, and the views that were returned since then. Its cost
 // depends only on the number of changes. If it returns false, it has changed nothing, and the caller must call Take
 // instead.
-func (b *Book) Patch(changes []config.EndpointChange) bool {
+func (b *ViewBuilder) Patch(changes []config.EndpointChange) bool {
 	if len(changes) > maxPatch {
 		return false
 	}
@@ -154,7 +154,7 @@ func addressesOf(texts []string) map[netip.Addr]struct{} {
 
 // View returns a view of the clusters to which the given routes refer. Listeners with the same routes share a view. The
 // caller must not modify routes afterwards.
-func (b *Book) View(routes []string) *View {
+func (b *ViewBuilder) View(routes []string) *View {
 	same := func(r routed) bool { return slices.Equal(r.routes, routes) }
 	if i := slices.IndexFunc(b.views, same); i >= 0 {
 		return b.views[i].view
@@ -169,7 +169,7 @@ func (b *Book) View(routes []string) *View {
 	return next.view
 }
 
-func (b *Book) build(routes []string) *View {
+func (b *ViewBuilder) build(routes []string) *View {
 	b.builds++
 	size := 0
 	for _, route := range routes {

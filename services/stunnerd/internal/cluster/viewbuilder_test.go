@@ -26,9 +26,9 @@ func numbered(clusters, endpoints int) (all []config.Cluster, routes []string) {
 
 // An unchanged cluster is not parsed again, and a view of unchanged clusters is not built again. Listeners with the
 // same routes share it.
-func TestABookRebuildsOnlyChangedViews(t *testing.T) {
+func TestOnlyChangedViewsAreBuiltAgain(t *testing.T) {
 	clusters, routes := numbered(100, 10)
-	b := Book{}
+	b := ViewBuilder{}
 	b.Take(clusters)
 	first, parsed := b.View(routes), b.byName["media/7"]
 	if b.View(append([]string{}, routes...)) != first || b.View(routes[:1]) == first {
@@ -64,10 +64,10 @@ func TestABookRebuildsOnlyChangedViews(t *testing.T) {
 	}
 }
 
-// After several configs, a Book allows the same peers as a new Book with the last config only.
-func TestABookDependsOnlyOnItsLastConfig(t *testing.T) {
+// After several configs, a ViewBuilder allows the same peers as a new ViewBuilder with the last config only.
+func TestViewsDependOnlyOnTheLastConfig(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	old := Book{}
+	old := ViewBuilder{}
 	for turn := range 500 {
 		var clusters []config.Cluster
 		var routes []string
@@ -104,20 +104,20 @@ func BenchmarkView(b *testing.B) {
 	for _, size := range []struct{ clusters, endpoints int }{{1, 10_000}, {1_000, 10}, {5_000, 1}} {
 		b.Run(fmt.Sprintf("clusters=%d/endpoints=%d", size.clusters, size.endpoints), func(b *testing.B) {
 			clusters, routes := numbered(size.clusters, size.endpoints)
-			book := Book{}
+			builder := ViewBuilder{}
 			b.ReportAllocs()
 			for turn := 0; b.Loop(); turn++ {
 				clusters[0].Endpoints = append([]string{fmt.Sprint("192.0.2.", turn%250)}, clusters[0].Endpoints[1:]...)
-				book.Take(clusters)
-				book.View(routes)
+				builder.Take(clusters)
+				builder.View(routes)
 			}
 		})
 	}
 }
 
-// After a patch, a Book has the same verdicts and explanations as a new Book with the changed clusters. Views from
-// before the patch do not change.
-func TestAPatchedBookEqualsANewOne(t *testing.T) {
+// After a patch, a ViewBuilder has the same verdicts and explanations as a new ViewBuilder with the changed clusters.
+// Views from before the patch do not change.
+func TestAPatchGivesTheSameViewsAsANewConfig(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	address := func() string {
 		return fmt.Sprintf("10.0.%d.%d:<%d-%d>", random.IntN(2), random.IntN(64), 1+random.IntN(2), 3+random.IntN(2))
@@ -127,7 +127,7 @@ func TestAPatchedBookEqualsANewOne(t *testing.T) {
 		clusters[c].Endpoints = nil
 	}
 	clusters[0].Endpoints, clusters[0].Except = []string{"10.0.0.0/26"}, []string{"10.0.0.7"}
-	old := Book{}
+	old := ViewBuilder{}
 	old.Take(clusters)
 	old.View(routes)
 	patched, refused := 0, 0
@@ -181,7 +181,7 @@ func TestAPatchedBookEqualsANewOne(t *testing.T) {
 func TestThePatchCostDependsOnTheChange(t *testing.T) {
 	cost := func(endpoints int) float64 {
 		clusters, routes := numbered(1, endpoints)
-		b := Book{}
+		b := ViewBuilder{}
 		b.Take(clusters)
 		b.View(routes)
 		return testing.AllocsPerRun(20, func() {

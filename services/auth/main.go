@@ -212,7 +212,7 @@ func closeTraces(traces *tracing.Traces, log *slog.Logger) {
 }
 
 // openRevocations returns the store of --revocations, or nil without the flag.
-func (o options) openRevocations(getenv func(string) string, log *slog.Logger) (*revoke.Book, error) {
+func (o options) openRevocations(getenv func(string) string, log *slog.Logger) (*revoke.Registry, error) {
 	origin := o.revocations
 	if origin == "" {
 		return nil, nil
@@ -234,7 +234,7 @@ func (o options) openRevocations(getenv func(string) string, log *slog.Logger) (
 	if err != nil {
 		return nil, fmt.Errorf("open --revocations: %w", err)
 	}
-	return revoke.NewBook(store, time.Now, log), nil
+	return revoke.NewRegistry(store, time.Now, log), nil
 }
 
 // terminating returns an error after SIGINT or SIGTERM. It makes the readiness probe fail, so that load balancers stop

@@ -24,13 +24,13 @@ type Clusters struct {
 	Regions *region.Map
 	// Trails record each credential, by the cluster of its gateway. Without an entry, none is recorded.
 	Trails map[string]*trail.Trail
-	// Operators answer requests for usage, by the name of their cluster. A cluster without an entry has none, because its
-	// configs are read from a file.
+	// Operators answer requests for usage, by the name of their cluster. A cluster without an entry has none, because
+	// its configs are read from a file.
 	Operators map[string]discovery.Inspector
 }
 
-// Fleet has the Clusters in force. They may be replaced while requests are answered: each request uses those that were in
-// force when it began.
+// Fleet has the Clusters in force. They may be replaced while requests are answered: each request uses those that were
+// in force when it began.
 type Fleet struct{ now atomic.Pointer[Clusters] }
 
 // NewFleet returns a Fleet with clusters in force.
@@ -80,7 +80,7 @@ type Options struct {
 	// Audit receives one line for each request of the API.
 	Audit *slog.Logger
 	// Revocations stores revocations; nil means that the service stores none.
-	Revocations *revoke.Book
+	Revocations *revoke.Registry
 	Now         func() time.Time
 }
 

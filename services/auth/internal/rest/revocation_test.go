@@ -64,9 +64,9 @@ func full(namespace string) *memory {
 	return m
 }
 
-// book returns a Book that has read its store, unless the store fails.
-func book(store revoke.Store) *revoke.Book {
-	b := revoke.NewBook(store, func() time.Time { return now }, slog.New(slog.DiscardHandler))
+// registry returns a Registry that has read its store, unless the store fails.
+func registry(store revoke.Store) *revoke.Registry {
+	b := revoke.NewRegistry(store, func() time.Time { return now }, slog.New(slog.DiscardHandler))
 	_, _ = b.List(context.Background())
 	return b
 }
@@ -75,7 +75,7 @@ func book(store revoke.Store) *revoke.Book {
 func revokingService(t *testing.T, fields string, store revoke.Store) *service {
 	o := rest.Options{Policy: keyPolicy(t, "shop", "secret", fields)}
 	if store != nil && store != (*memory)(nil) {
-		o.Revocations = book(store)
+		o.Revocations = registry(store)
 	}
 	return newServiceWith(t, o, gateways()...)
 }
@@ -181,8 +181,8 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// What the policy gives a caller bounds what it may revoke: whose credentials, and at which gateways. A caller cannot see
-// or lift what it could not have made.
+// What the policy gives a caller bounds what it may revoke: whose credentials, and at which gateways. A caller cannot
+// see or lift what it could not have made.
 func TestRevocationWithinThePolicy(t *testing.T) {
 	for name, row := range map[string]struct {
 		fields, body string
@@ -330,7 +330,7 @@ func TestRevocationFlood(t *testing.T) {
 		t.Errorf("a repetition: %d", got)
 	}
 	policy := keyPolicy(t, "bank", "secret", "revoke: any")
-	other := newServiceWith(t, rest.Options{Policy: policy, Revocations: book(store)}, gateways()...)
+	other := newServiceWith(t, rest.Options{Policy: policy, Revocations: registry(store)}, gateways()...)
 	if got := other.do(t, keyed(http.MethodPost, "/v1/revocations", `{"user":"victim"}`)).StatusCode; got != http.StatusCreated {
 		t.Errorf("another caller: %d", got)
 	}

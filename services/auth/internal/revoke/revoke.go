@@ -1,12 +1,12 @@
-// Package revoke stores revocations where the operator reads them: as Revocation objects in a cluster, or as manifests in
-// its folder. The operator brings them to the dataplanes, and to this service, in the configs of the Gateways.
+// Package revoke stores revocations where the operator reads them: as Revocation objects in a cluster, or as manifests
+// in its folder. The operator brings them to the dataplanes, and to this service, in the configs of the Gateways.
 //
 // # Files
 //
-//	revoke.go   revocations and their manifests
-//	book.go     those that this service has written, for credentials that are made before the configs arrive
-//	folder.go   a store in a folder
-//	cluster.go  a store in an API server
+//	revoke.go    revocations and their manifests
+//	registry.go  those that this service has written, for credentials that are made before the configs arrive
+//	folder.go    a store in a folder
+//	cluster.go   a store in an API server
 package revoke
 
 import (

@@ -256,7 +256,7 @@ func TestForeignRevocations(t *testing.T) {
 }
 
 // A user with the right to write Revocations fills a namespace with objects that have the label of this service: few
-// large objects, or many small ones. Revocations of other namespaces are still listed, and a Book writes them.
+// large objects, or many small ones. Revocations of other namespaces are still listed, and a Registry writes them.
 func TestFloodedNamespaceLeavesOthers(t *testing.T) {
 	for name, flood := range map[string]struct{ objects, bytes int }{
 		"large objects": {4, 600_000}, "many objects": {200, 100}, "objects of a medium size": {60, 30_000},
@@ -302,7 +302,7 @@ func TestFloodedNamespaceLeavesOthers(t *testing.T) {
 			if n := len(api.paths); n != 2 {
 				t.Errorf("%d requests for two lists after the flood was noticed", n)
 			}
-			b := NewBook(c, time.Now, slog.New(slog.DiscardHandler))
+			b := NewRegistry(c, time.Now, slog.New(slog.DiscardHandler))
 			if err := b.Put(t.Context(), []Revocation{revocation("m-other", "bob", until)}); err != nil {
 				t.Errorf("a revocation in another namespace: %v", err)
 			}
@@ -310,8 +310,8 @@ func TestFloodedNamespaceLeavesOthers(t *testing.T) {
 	}
 }
 
-// A namespace without room, and one in which the API server refuses objects, keep no revocation of other namespaces from
-// being written or lifted, wherever they are in the list.
+// A namespace without room, and one in which the API server refuses objects, keep no revocation of other namespaces
+// from being written or lifted, wherever they are in the list.
 func TestRefusingNamespaceLeavesOthers(t *testing.T) {
 	for _, why := range []string{"full", "refused"} {
 		c, api := newCluster(t)
@@ -327,7 +327,7 @@ func TestRefusingNamespaceLeavesOthers(t *testing.T) {
 			api.refuse = "/namespaces/tenant/"
 		}
 		api.page = pageSize
-		b := NewBook(c, time.Now, slog.New(slog.DiscardHandler))
+		b := NewRegistry(c, time.Now, slog.New(slog.DiscardHandler))
 		if _, err := b.List(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -395,15 +395,15 @@ func TestClusterErrors(t *testing.T) {
 	}
 }
 
-// A Book deletes expired revocations, reads those of other replicas, and has the users of its own writes before
+// A Registry deletes expired revocations, reads those of other replicas, and has the users of its own writes before
 // the store is read again, also if the store fails.
-func TestBook(t *testing.T) {
+func TestRegistryStoresRevocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder, err := OpenFolder(t.TempDir())
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := NewBook(folder, time.Now, slog.New(slog.DiscardHandler))
+		b := NewRegistry(folder, time.Now, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); b.Run(ctx) }()
@@ -472,7 +472,7 @@ func TestNoCallerWaitsForAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		store := slowStore{Store: folder, slow: "ada", wait: make(chan struct{})}
-		b := NewBook(store, time.Now, slog.New(slog.DiscardHandler))
+		b := NewRegistry(store, time.Now, slog.New(slog.DiscardHandler))
 		until := time.Now().Add(time.Hour)
 		slow := make(chan error)
 		go func() { slow <- b.Put(t.Context(), []Revocation{revocation("media", "ada", until)}) }()
@@ -513,13 +513,13 @@ func TestWriteDuringRead(t *testing.T) {
 		if err := store.Put(t.Context(), old); err != nil {
 			t.Fatal(err)
 		}
-		var b *Book
+		var b *Registry
 		write := sync.OnceFunc(func() {
 			if err := b.Put(t.Context(), []Revocation{renewed}); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		})
-		b = NewBook(slowStore{Store: store, list: write}, time.Now, slog.New(slog.DiscardHandler))
+		b = NewRegistry(slowStore{Store: store, list: write}, time.Now, slog.New(slog.DiscardHandler))
 		if err := b.refresh(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -533,12 +533,12 @@ func TestWriteDuringRead(t *testing.T) {
 }
 
 // Bounds count what is written, replaced, removed and read, in any order.
-func TestBoundsOfBook(t *testing.T) {
+func TestNumberOfRevocationsIsBounded(t *testing.T) {
 	folder, err := OpenFolder(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := NewBook(folder, time.Now, slog.New(slog.DiscardHandler))
+	b := NewRegistry(folder, time.Now, slog.New(slog.DiscardHandler))
 	until := time.Now().Add(time.Hour)
 	put := func(namespace, by string, i int) error {
 		r := revocation(namespace, fmt.Sprint("user", i), until)

@@ -14,9 +14,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
+	"github.com/stunner-gateway/stunner/services/auth/internal/grantlog"
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
-	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 	"github.com/stunner-gateway/stunner/services/auth/internal/yamlfile"
 )
 
@@ -26,7 +26,7 @@ type connection struct {
 	origin region.Origin
 	*gateway.Directory
 	source discovery.Source
-	trail  *trail.Trail
+	grants *grantlog.Log
 	asked  *http.ServeMux // handlers for requests of the operator
 	end    context.CancelFunc
 }
@@ -91,7 +91,7 @@ func (o options) openClusters(ctx context.Context, log *slog.Logger) (*clusters,
 // with their state.
 func (c *clusters) open(ctx context.Context, file region.File) (*setup, error) {
 	s := &setup{since: time.Now()}
-	s.Trails, s.Operators = map[string]*trail.Trail{}, map[string]discovery.Inspector{}
+	s.GrantLogs, s.Operators = map[string]*grantlog.Log{}, map[string]discovery.Inspector{}
 	for i, each := range file.Clusters {
 		link, err := c.connect(each)
 		if err != nil && c.options.clusters == "" {
@@ -102,7 +102,7 @@ func (c *clusters) open(ctx context.Context, file region.File) (*setup, error) {
 		}
 		s.connections = append(s.connections, link)
 		s.All = append(s.All, &gateway.Cluster{Cluster: each, Directory: link.Directory})
-		s.Trails[each.Name] = link.trail
+		s.GrantLogs[each.Name] = link.grants
 		if operator, ok := link.source.(discovery.Inspector); ok {
 			s.Operators[each.Name] = operator
 		}
@@ -150,10 +150,10 @@ func (c *clusters) connect(to region.Cluster) (*connection, error) {
 		log = log.With("cluster", to.Name)
 	}
 	link := &connection{
-		name: to.Name, origin: origin, trail: trail.New(c.showUsers, time.Now), asked: http.NewServeMux(),
+		name: to.Name, origin: origin, grants: grantlog.New(c.showUsers, time.Now), asked: http.NewServeMux(),
 		Directory: gateway.NewDirectory(to.Name, time.Now, telemetry.Scope(log, "gateway")),
 	}
-	link.asked.Handle("GET /grants", link.trail.Requests())
+	link.asked.Handle("GET /grants", link.grants.Requests())
 	link.source, err = discovery.Open(origin.Config, discovery.Options{
 		TokenFile:  origin.TokenFile,
 		CAFile:     origin.CAFile,

@@ -48,10 +48,10 @@ func TestDependencies(t *testing.T) {
 			Why:       "who may ask about which gateways is decided before an operator is asked",
 		},
 		{
-			Package:   internal + "trail",
+			Package:   internal + "grantlog",
 			Forbidden: []string{internal + "rest", internal + "access", internal + "gateway"},
 			Calls:     []string{"time.Now", "time.Since"},
-			Why:       "the trail gets values without passwords, and shows them to the operator only",
+			Why:       "the log of grants gets values without passwords, and shows them to the operator only",
 		},
 		{
 			Package:   "github.com/stunner-gateway/stunner/services/auth",

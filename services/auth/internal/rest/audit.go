@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/ratelimit"
-	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
+	"github.com/stunner-gateway/stunner/services/auth/internal/grantlog"
 )
 
 // outcome is the part of the audit log line that the handlers of a request fill in.
@@ -77,7 +77,7 @@ func (o *outcome) line(ctx context.Context, suppressed uint64) (line []slog.Attr
 	return append(line, slog.String("source", sourceOf(ctx).String()), slog.String("request", requestOf(ctx)))
 }
 
-// maxSubject is the maximum length of a subject in logs and in the trail, in bytes.
+// maxSubject is the maximum length of a subject in logs and in the log of grants, in bytes.
 const maxSubject = 256
 
 // shorten returns a subject, or "sha256-" with its hash if it is longer than maxSubject.
@@ -117,15 +117,15 @@ func (o *outcome) credentials() (line []slog.Attr) {
 	return line
 }
 
-// record adds the credentials of an answer to the outcome of the request and to the trail. The trail has one entry for
-// each user name, because several gateways may share it. It omits the user name of a fixed credential, which may come
-// from a Secret.
+// record adds the credentials of an answer to the outcome of the request and to the log of grants. The log of grants
+// has one entry for each user name, because several gateways may share it. It omits the user name of a fixed
+// credential, which may come from a Secret.
 func (s server) record(ctx context.Context, user string, grants []grant) {
 	o := &callOf(ctx).outcome
 	o.user, o.granted = user, true
 	o.grants = slices.DeleteFunc(slices.Clone(grants), func(g grant) bool { return g.stunOnly })
-	trails := fleetOf(ctx).Trails
-	if len(trails) == 0 {
+	grantLogs := fleetOf(ctx).GrantLogs
+	if len(grantLogs) == 0 {
 		return
 	}
 	who, from := identityOf(ctx), sourceOf(ctx)
@@ -134,7 +134,7 @@ func (s server) record(ctx context.Context, user string, grants []grant) {
 		origin = ratelimit.SourcePrefix(from.addr).String()
 	}
 	type key struct{ cluster, name string }
-	entries := map[key]*trail.Entry{}
+	entries := map[key]*grantlog.Entry{}
 	var order []key
 	for _, g := range grants {
 		if g.stunOnly {
@@ -147,7 +147,7 @@ func (s server) record(ctx context.Context, user string, grants []grant) {
 		at := key{g.gateway.Cluster, name}
 		e := entries[at]
 		if e == nil {
-			e = &trail.Entry{
+			e = &grantlog.Entry{
 				Time: s.Now(), User: user, Username: name, Expires: expires, Source: from.String(), Origin: origin,
 			}
 			e.Caller = cmp.Or(who.Key, shorten(who.Subject))
@@ -156,7 +156,7 @@ func (s server) record(ctx context.Context, user string, grants []grant) {
 		e.Gateways = append(e.Gateways, g.gateway.ID())
 	}
 	for _, at := range order {
-		if t := trails[at.cluster]; t != nil {
+		if t := grantLogs[at.cluster]; t != nil {
 			t.Add(*entries[at])
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
+	"github.com/stunner-gateway/stunner/services/auth/internal/grantlog"
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
 	"github.com/stunner-gateway/stunner/services/auth/internal/revoke"
-	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 	"github.com/stunner-gateway/stunner/services/auth/internal/usage"
 )
 
@@ -22,8 +22,8 @@ type Clusters struct {
 	All gateway.Clusters
 	// Regions orders the regions by their distance to a client; nil if there is one cluster.
 	Regions *region.Map
-	// Trails record each credential, by the cluster of its gateway. Without an entry, none is recorded.
-	Trails map[string]*trail.Trail
+	// GrantLogs record each credential, by the cluster of its gateway. Without an entry, none is recorded.
+	GrantLogs map[string]*grantlog.Log
 	// Operators answer requests for usage, by the name of their cluster. A cluster without an entry has none, because
 	// its configs are read from a file.
 	Operators map[string]discovery.Inspector

@@ -16,22 +16,23 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
+	"github.com/stunner-gateway/stunner/services/auth/internal/grantlog"
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
-	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
-// threeRegions is a service with a cluster in each of three regions. Each has gateway media/oslo, at an address of its own.
+// threeRegions is a service with a cluster in each of three regions. Each has gateway media/oslo, at an address of its
+// own.
 type threeRegions struct {
 	*service
-	clusters gateway.Clusters
-	trails   map[string]*trail.Trail
-	options  rest.Options
+	clusters  gateway.Clusters
+	grantLogs map[string]*grantlog.Log
+	options   rest.Options
 }
 
 func newThreeRegions(t *testing.T, k keys) threeRegions {
 	t.Helper()
-	w := threeRegions{trails: map[string]*trail.Trail{}}
+	w := threeRegions{grantLogs: map[string]*grantlog.Log{}}
 	for name, address := range map[string]string{"fra": "198.51.100.1", "iad": "198.51.100.2", "nrt": "198.51.100.3"} {
 		c := &gateway.Cluster{
 			Cluster:   region.Cluster{Name: name, Region: "region-" + name, Weight: 1},
@@ -45,7 +46,7 @@ func newThreeRegions(t *testing.T, k keys) threeRegions {
 			}},
 		}})
 		w.clusters = append(w.clusters, c)
-		w.trails[name] = trail.New(true, func() time.Time { return now })
+		w.grantLogs[name] = grantlog.New(true, func() time.Time { return now })
 	}
 	regions := region.NewMap([]region.Region{
 		{Name: "region-fra", Networks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}},
@@ -53,7 +54,9 @@ func newThreeRegions(t *testing.T, k keys) threeRegions {
 		{Name: "region-nrt", Networks: []netip.Prefix{netip.MustParsePrefix("10.3.0.0/16")}},
 	}, nil)
 	w.options = rest.Options{
-		Policy: k.policy(t), Fleet: rest.NewFleet(rest.Clusters{All: w.clusters, Regions: regions, Trails: w.trails}), Rates: rates("10.9.0.0/16"),
+		Policy: k.policy(t),
+		Fleet:  rest.NewFleet(rest.Clusters{All: w.clusters, Regions: regions, GrantLogs: w.grantLogs}),
+		Rates:  rates("10.9.0.0/16"),
 	}
 	w.service = newServiceWith(t, w.options)
 	return w
@@ -143,7 +146,7 @@ func TestOperatorsSeeOnlyTheirOwnCluster(t *testing.T) {
 	w.clusters[0].Apply(discovery.Event{Err: errors.New("away")})
 	for _, c := range w.clusters {
 		grants, status := httptest.NewRecorder(), httptest.NewRecorder()
-		w.trails[c.Name].Requests().ServeHTTP(grants, httptest.NewRequest("GET", "/grants?gateway=media/oslo", nil))
+		w.grantLogs[c.Name].Requests().ServeHTTP(grants, httptest.NewRequest("GET", "/grants?gateway=media/oslo", nil))
 		if n := strings.Count(grants.Body.String(), `"username"`); n != map[string]int{"nrt": 1, "fra": 1}[c.Name] {
 			t.Errorf("the operator of %s sees %d grants: %s", c.Name, n, grants.Body)
 		}

@@ -224,7 +224,7 @@ func mostSpecific(q query) string {
 
 // grant returns the ICE URLs of every requested gateway that the caller may use and that has a public address, each
 // with a new credential. A gateway that serves STUN only has no credential. grant also counts the credentials, and
-// records them for the audit log and the trail.
+// records them for the audit log and the log of grants.
 func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error) {
 	who := identityOf(ctx)
 	gateways, err := s.gateways(ctx, who, d)
@@ -425,8 +425,8 @@ func keepAllowed(sets ...access.Gateways) func([]*gateway.Gateway) []*gateway.Ga
 	}
 }
 
-// idleLast returns gateways in their order, those without a dataplane last: some clients use only the first URL. None is
-// left out, because the operator may have lost its connection to a dataplane that clients reach.
+// idleLast returns gateways in their order, those without a dataplane last: some clients use only the first URL. None
+// is left out, because the operator may have lost its connection to a dataplane that clients reach.
 func idleLast(all []*gateway.Gateway) []*gateway.Gateway {
 	if !slices.ContainsFunc(all, func(g *gateway.Gateway) bool { return g.Idle }) {
 		return all

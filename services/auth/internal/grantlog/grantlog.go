@@ -1,6 +1,6 @@
-// Package trail keeps the latest credentials that were given to callers, without passwords, and shows them to the
+// Package grantlog keeps the latest credentials that were given to callers, without passwords, and shows them to the
 // operator.
-package trail
+package grantlog
 
 import (
 	"crypto/rand"
@@ -42,8 +42,8 @@ type Entry struct {
 	Origin string
 }
 
-// Trail keeps the latest entries.
-type Trail struct {
+// Log keeps the latest entries.
+type Log struct {
 	showUsers bool
 	now       func() time.Time
 	key       []byte
@@ -55,42 +55,42 @@ type Trail struct {
 	suppressed     uint64
 }
 
-// New returns an empty trail. With showUsers it shows user names and addresses instead of hashes.
-func New(showUsers bool, now func() time.Time) *Trail {
-	return &Trail{
+// New returns an empty Log. With showUsers it shows user names and addresses instead of hashes.
+func New(showUsers bool, now func() time.Time) *Log {
+	return &Log{
 		showUsers: showUsers, now: now, key: []byte(rand.Text()), users: map[string]int{}, origins: map[string]int{},
 	}
 }
 
 // Add records an entry. It removes the oldest entry of the same user or origin if there are too many of them, or else
 // the oldest of all.
-func (t *Trail) Add(e Entry) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (l *Log) Add(e Entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
-	case t.users[e.User] >= userShare:
-		t.remove(slices.IndexFunc(t.entries, func(o Entry) bool { return o.User == e.User }))
-		t.suppressed++
-	case t.origins[e.Origin] >= originShare:
-		t.remove(slices.IndexFunc(t.entries, func(o Entry) bool { return o.Origin == e.Origin }))
-		t.suppressed++
-	case len(t.entries) == size:
-		t.remove(0)
+	case l.users[e.User] >= userShare:
+		l.remove(slices.IndexFunc(l.entries, func(o Entry) bool { return o.User == e.User }))
+		l.suppressed++
+	case l.origins[e.Origin] >= originShare:
+		l.remove(slices.IndexFunc(l.entries, func(o Entry) bool { return o.Origin == e.Origin }))
+		l.suppressed++
+	case len(l.entries) == size:
+		l.remove(0)
 	}
-	t.users[e.User]++
-	t.origins[e.Origin]++
-	t.entries = append(t.entries, e)
+	l.users[e.User]++
+	l.origins[e.Origin]++
+	l.entries = append(l.entries, e)
 }
 
-func (t *Trail) remove(at int) {
-	decrement(t.users, t.entries[at].User)
-	decrement(t.origins, t.entries[at].Origin)
+func (l *Log) remove(at int) {
+	decrement(l.users, l.entries[at].User)
+	decrement(l.origins, l.entries[at].Origin)
 	if at > 0 {
-		t.entries = slices.Delete(t.entries, at, at+1)
+		l.entries = slices.Delete(l.entries, at, at+1)
 		return
 	}
-	t.entries[0] = Entry{} // so that its memory can be freed
-	t.entries = t.entries[1:]
+	l.entries[0] = Entry{} // so that its memory can be freed
+	l.entries = l.entries[1:]
 }
 
 func decrement(counts map[string]int, key string) {
@@ -101,10 +101,10 @@ func decrement(counts map[string]int, key string) {
 
 // Requests returns the handler for the requests of the operator, which has authorized them. The parameter gateway is
 // required, because a user may have the right to see the grants of one Gateway and not of another.
-func (t *Trail) Requests() http.Handler {
+func (l *Log) Requests() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /grants", func(w http.ResponseWriter, r *http.Request) {
-		f, err := inspection.ParseFilter(r.URL.Query(), t.now(), "gateway", "limit", "since", "user")
+		f, err := inspection.ParseFilter(r.URL.Query(), l.now(), "gateway", "limit", "since", "user")
 		switch {
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -114,31 +114,31 @@ func (t *Trail) Requests() http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(t.list(f))
+		_ = json.NewEncoder(w).Encode(l.list(f))
 	})
 	return mux
 }
 
 // list returns the grants that a filter selects, the newest first.
-func (t *Trail) list(f inspection.Filter) inspection.GrantList {
-	t.mu.Lock()
-	entries := slices.Clone(t.entries)
-	list := inspection.GrantList{Grants: []inspection.Grant{}, Suppressed: t.suppressed}
-	t.mu.Unlock()
+func (l *Log) list(f inspection.Filter) inspection.GrantList {
+	l.mu.Lock()
+	entries := slices.Clone(l.entries)
+	list := inspection.GrantList{Grants: []inspection.Grant{}, Suppressed: l.suppressed}
+	l.mu.Unlock()
 	for _, e := range slices.Backward(entries) {
 		if len(list.Grants) == f.Limit {
 			break
 		}
 		if slices.Contains(e.Gateways, f.Gateway) && !e.Time.Before(f.Since) &&
-			(f.User == "" || f.User == e.User || f.User == t.hash("user", e.User)) {
-			list.Grants = append(list.Grants, t.grant(e, f.Gateway))
+			(f.User == "" || f.User == e.User || f.User == l.hash("user", e.User)) {
+			list.Grants = append(list.Grants, l.grant(e, f.Gateway))
 		}
 	}
 	return list
 }
 
 // grant returns an entry as shown to a user who may see one Gateway.
-func (t *Trail) grant(e Entry, gateway string) inspection.Grant {
+func (l *Log) grant(e Entry, gateway string) inspection.Grant {
 	g := inspection.Grant{
 		Time: e.Time.UTC().Truncate(time.Millisecond), User: e.User, Username: e.Username, Gateways: []string{gateway},
 		Expires: e.Expires, Source: e.Source, Caller: e.Caller,
@@ -146,12 +146,12 @@ func (t *Trail) grant(e Entry, gateway string) inspection.Grant {
 	if !e.Expires.IsZero() {
 		g.Expires = e.Expires.UTC()
 	}
-	if t.showUsers {
+	if l.showUsers {
 		return g
 	}
-	g.User, g.Source = t.hash("user", e.User), t.hash("client", e.Source)
+	g.User, g.Source = l.hash("user", e.User), l.hash("client", e.Source)
 	if e.Caller != "" {
-		g.Caller = t.hash("user", e.Caller)
+		g.Caller = l.hash("user", e.Caller)
 	}
 	if e.Username != "" {
 		g.Username = strconv.FormatInt(e.Expires.Unix(), 10) + ":" + g.User
@@ -159,4 +159,4 @@ func (t *Trail) grant(e Entry, gateway string) inspection.Grant {
 	return g
 }
 
-func (t *Trail) hash(kind, text string) string { return inspection.Hash(t.key, kind, text) }
+func (l *Log) hash(kind, text string) string { return inspection.Hash(l.key, kind, text) }

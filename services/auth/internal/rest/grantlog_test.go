@@ -12,19 +12,19 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/auth/internal/grantlog"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
-	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
-// The trail has the user, the expiry and the caller of each credential, and never a password or the user name of a
-// fixed credential. The API does not serve it.
-func TestCredentialsLeaveATrail(t *testing.T) {
+// The log of grants has the user, the expiry and the caller of each credential, and never a password or the user name
+// of a fixed credential. The API does not serve it.
+func TestCredentialsAreLogged(t *testing.T) {
 	k := newKeys(t)
-	grants := trail.New(true, func() time.Time { return now })
+	grants := grantlog.New(true, func() time.Time { return now })
 	s := newServiceWith(t, rest.Options{
 		Policy: k.policy(t), Rates: rates("10.9.0.0/16"), Gateways: patterns(t, "media/*", "short/*", "stun/*"),
 	}, gateways()...)
-	s.fleet.Replace(rest.Clusters{All: s.fleet.Clusters().All, Trails: map[string]*trail.Trail{"": grants}})
+	s.fleet.Replace(rest.Clusters{All: s.fleet.Clusters().All, GrantLogs: map[string]*grantlog.Log{"": grants}})
 	r := postRequest(`{"ttl":600}`)
 	r.RemoteAddr = "10.9.9.9:4000"
 	r.Header.Set("X-Forwarded-For", "198.51.100.1:99")

@@ -1,4 +1,4 @@
-package trail
+package grantlog
 
 import (
 	"encoding/json"
@@ -22,10 +22,10 @@ func ada() Entry {
 	}
 }
 
-func ask(t *testing.T, trail *Trail, target string) (list inspection.GrantList) {
+func ask(t *testing.T, log *Log, target string) (list inspection.GrantList) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	trail.Requests().ServeHTTP(w, httptest.NewRequest("GET", target, nil))
+	log.Requests().ServeHTTP(w, httptest.NewRequest("GET", target, nil))
 	if w.Code != 200 || json.Unmarshal(w.Body.Bytes(), &list) != nil || list.Grants == nil {
 		t.Fatalf("%s: %d %s", target, w.Code, w.Body)
 	}
@@ -35,9 +35,9 @@ func ask(t *testing.T, trail *Trail, target string) (list inspection.GrantList) 
 // Names and addresses are hashes unless the service shows users, and other Gateways are never shown.
 func TestGrantsHideUsers(t *testing.T) {
 	for _, users := range []bool{false, true} {
-		trail := New(users, func() time.Time { return now })
-		trail.Add(ada())
-		grant := ask(t, trail, "/grants?gateway=media/oslo").Grants[0]
+		log := New(users, func() time.Time { return now })
+		log.Add(ada())
+		grant := ask(t, log, "/grants?gateway=media/oslo").Grants[0]
 		if fmt.Sprint(grant.Gateways) != "[media/oslo]" || !grant.Expires.Equal(now.Add(time.Hour)) || !grant.Time.Equal(now) {
 			t.Errorf("grant %+v", grant)
 		}
@@ -55,16 +55,16 @@ func TestGrantsHideUsers(t *testing.T) {
 			t.Errorf("user name %s, want %s", grant.Username, want)
 		}
 		for target, want := range map[string]int{
-			"/grants?gateway=media/oslo&user=person":                          1,
-			"/grants?gateway=media/oslo&user=" + trail.hash("user", "person"): 1,
-			"/grants?gateway=media/oslo&user=bob":                             0,
-			"/grants?gateway=other/bergen":                                    1,
-			"/grants?gateway=media/elsewhere":                                 0,
-			"/grants?gateway=media/oslo&since=1h":                             1,
-			"/grants?gateway=media/oslo&since=2026-03-01T12:00:01Z":           0,
-			"/grants?gateway=media/oslo&since=2026-03-01T12:00:00Z&limit=1":   1,
+			"/grants?gateway=media/oslo&user=person":                        1,
+			"/grants?gateway=media/oslo&user=" + log.hash("user", "person"): 1,
+			"/grants?gateway=media/oslo&user=bob":                           0,
+			"/grants?gateway=other/bergen":                                  1,
+			"/grants?gateway=media/elsewhere":                               0,
+			"/grants?gateway=media/oslo&since=1h":                           1,
+			"/grants?gateway=media/oslo&since=2026-03-01T12:00:01Z":         0,
+			"/grants?gateway=media/oslo&since=2026-03-01T12:00:00Z&limit=1": 1,
 		} {
-			if got := len(ask(t, trail, target).Grants); got != want {
+			if got := len(ask(t, log, target).Grants); got != want {
 				t.Errorf("%s: %d, want %d", target, got, want)
 			}
 		}
@@ -73,7 +73,7 @@ func TestGrantsHideUsers(t *testing.T) {
 
 // Without a Gateway no grant is shown, and unknown parameters and paths are errors.
 func TestGrantsNeedAGateway(t *testing.T) {
-	trail := New(true, time.Now)
+	log := New(true, time.Now)
 	for target, want := range map[string]string{
 		"GET /grants":          "400 gateway is missing: use NAMESPACE/NAME",
 		"GET /grants?gateway=": "400 gateway is missing: use NAMESPACE/NAME",
@@ -84,7 +84,7 @@ func TestGrantsNeedAGateway(t *testing.T) {
 	} {
 		method, path, _ := strings.Cut(target, " ")
 		w := httptest.NewRecorder()
-		trail.Requests().ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		log.Requests().ServeHTTP(w, httptest.NewRequest(method, path, nil))
 		if got := fmt.Sprint(w.Code, " ", strings.TrimSpace(w.Body.String())); got != want {
 			t.Errorf("%s: %s, want %s", target, got, want)
 		}
@@ -92,16 +92,16 @@ func TestGrantsNeedAGateway(t *testing.T) {
 }
 
 // Neither a single user nor a caller with many users displaces the grants of others.
-func TestTrailIsBoundedFairly(t *testing.T) {
-	trail := New(true, func() time.Time { return now })
+func TestOneUserDisplacesNoGrantsOfOthers(t *testing.T) {
+	log := New(true, func() time.Time { return now })
 	list := func(query string) inspection.GrantList {
-		return ask(t, trail, "/grants?gateway=media/oslo&limit=1000"+query)
+		return ask(t, log, "/grants?gateway=media/oslo&limit=1000"+query)
 	}
-	trail.Add(ada())
+	log.Add(ada())
 	for n := range 3 * size {
 		e := ada()
 		e.User, e.Origin, e.Time = "eve", "192.0.2.1/32", now.Add(time.Duration(n)*time.Second)
-		trail.Add(e)
+		log.Add(e)
 	}
 	if eve := list("&user=eve"); len(eve.Grants) != userShare || len(list("&user=person").Grants) != 1 ||
 		!eve.Grants[0].Time.Equal(now.Add((3*size-1)*time.Second)) || eve.Suppressed != 3*size-userShare {
@@ -110,7 +110,7 @@ func TestTrailIsBoundedFairly(t *testing.T) {
 	for n := range 3 * size {
 		e := ada()
 		e.User, e.Origin = fmt.Sprint("random-", n), "192.0.2.1/32"
-		trail.Add(e)
+		log.Add(e)
 	}
 	if got := list(""); len(got.Grants) != originShare+1 || len(list("&user=person").Grants) != 1 {
 		t.Errorf("%d entries", len(got.Grants))
@@ -118,11 +118,11 @@ func TestTrailIsBoundedFairly(t *testing.T) {
 	for n := range 3 * size {
 		e := ada()
 		e.User, e.Origin = fmt.Sprint("user-", n), fmt.Sprint("origin-", n)
-		trail.Add(e)
+		log.Add(e)
 	}
 	if got := list(""); len(got.Grants) != size || got.Grants[0].User != fmt.Sprint("user-", 3*size-1) ||
-		len(trail.users) != size || len(trail.origins) != size || cap(trail.entries) > 4*size {
-		t.Errorf("%d entries, %d users, %d origins, room for %d", len(got.Grants), len(trail.users), len(trail.origins),
-			cap(trail.entries))
+		len(log.users) != size || len(log.origins) != size || cap(log.entries) > 4*size {
+		t.Errorf("%d entries, %d users, %d origins, room for %d", len(got.Grants), len(log.users), len(log.origins),
+			cap(log.entries))
 	}
 }

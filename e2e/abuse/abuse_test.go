@@ -37,9 +37,9 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
@@ -54,7 +54,7 @@ const (
 var program string
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(6)
+	harnesstest.Parallel(6)
 	os.Exit(netns.Main(func() int {
 		dir, err := os.MkdirTemp("", "abuse")
 		if err == nil {
@@ -69,14 +69,14 @@ func TestMain(m *testing.M) {
 	}, netns.UsualSendBuffers))
 }
 
-// prepare builds the program into a folder, makes the private addresses local, and raises the limit of descriptors of this
-// process and its children.
+// prepare builds the program into a folder, makes the private addresses local, and raises the limit of descriptors of
+// this process and its children.
 func prepare(dir string) error {
-	root, err := bed.Root()
+	root, err := harness.Root()
 	if err != nil {
 		return err
 	}
-	if err := bed.Build(context.Background(), root, dir, bed.Stunnerd); err != nil {
+	if err := harness.Build(context.Background(), root, dir, harness.Stunnerd); err != nil {
 		return err
 	}
 	program = filepath.Join(dir, "stunnerd")
@@ -93,7 +93,7 @@ func prepare(dir string) error {
 
 // target is a running dataplane with one listener per transport, and an echo peer with a route.
 type target struct {
-	process *bed.Process
+	process *harness.Process
 	ports   map[call.Network]int
 	metrics string
 	peer    netip.AddrPort
@@ -123,7 +123,7 @@ type settings struct {
 	files int
 	// secret is the shared secret of ephemeral credentials, in addition to the static one; empty means none.
 	secret string
-	// chain and key are the certificate and its key in PEM; nil means those of bed.Certificate.
+	// chain and key are the certificate and its key in PEM; nil means those of harness.Certificate.
 	chain, key []byte
 }
 
@@ -137,21 +137,22 @@ func startWith(t *testing.T, s settings) *target {
 	t.Helper()
 	chain, key, err := s.chain, s.key, error(nil)
 	if chain == nil {
-		chain, key, err = bed.Certificate()
+		chain, key, err = harness.Certificate()
 	}
 	must(t, err)
 	authType := "static"
 	if s.secret != "" {
 		authType = "ephemeral"
 	}
-	health := bedtest.Port(t)
+	health := harnesstest.Port(t)
 	d := &target{
-		ports: map[call.Network]int{}, roots: x509.NewCertPool(), peer: bedtest.Echo(t, netip.MustParseAddr(bed.Loopback)),
+		ports: map[call.Network]int{}, roots: x509.NewCertPool(),
+		peer: harnesstest.Echo(t, netip.MustParseAddr(harness.Loopback)),
 	}
 	d.roots.AppendCertsFromPEM(chain)
-	d.metrics = fmt.Sprintf("http://127.0.0.1:%d/metrics", bedtest.Port(t))
+	d.metrics = fmt.Sprintf("http://127.0.0.1:%d/metrics", harnesstest.Port(t))
 	for _, n := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
-		d.ports[n] = bedtest.Port(t)
+		d.ports[n] = harnesstest.Port(t)
 	}
 	var config bytes.Buffer
 	if err := document.Execute(&config, map[string]any{
@@ -164,19 +165,20 @@ func startWith(t *testing.T, s settings) *target {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.yaml")
 	must(t, os.WriteFile(file, config.Bytes(), 0o600))
-	command := bed.Command{Name: "stunnerd", Path: program, Args: []string{"--config", file}, Logs: dir}
+	command := harness.Command{Name: "stunnerd", Path: program, Args: []string{"--config", file}, Logs: dir}
 	if s.files > 0 {
 		command.Path, command.Args = "prlimit", append(
 			[]string{fmt.Sprintf("--nofile=%d:%d", s.files, s.files), program}, command.Args...,
 		)
 	}
-	d.process = bedtest.Start(t, command, bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", health), http.StatusOK))
+	d.process = harnesstest.Start(t, command,
+		harness.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", health), http.StatusOK))
 	return d
 }
 
 // Addresses of the dataplane. A client sends from the same address as it sends to.
 var (
-	loopback = netip.MustParseAddr(bed.Loopback)
+	loopback = netip.MustParseAddr(harness.Loopback)
 	// public is an address that is neither private nor an own address of the host, so that the limits for internet
 	// addresses apply.
 	public = netip.MustParseAddr("198.18.0.1")
@@ -308,7 +310,7 @@ func (d *target) metric(t *testing.T, series string) float64 {
 }
 
 func (d *target) read(ctx context.Context, series string) (float64, error) {
-	code, page, err := bed.Get(ctx, d.metrics)
+	code, page, err := harness.Get(ctx, d.metrics)
 	if err != nil || code != http.StatusOK {
 		return 0, fmt.Errorf("read metrics: status %d: %w", code, err)
 	}

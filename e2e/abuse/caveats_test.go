@@ -19,8 +19,8 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
@@ -29,16 +29,16 @@ import (
 
 // scoped is a dataplane with route test/a to 127.0.0.1 and test/b to 127.0.0.2, and an echo peer at each.
 type scoped struct {
-	*bedtest.Dataplane
+	*harnesstest.Dataplane
 	a, b netip.AddrPort
 }
 
 func startScoped(t *testing.T) *scoped {
 	t.Helper()
 	a, b := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
-	d := &scoped{a: bedtest.Echo(t, a), b: bedtest.Echo(t, b)}
-	d.Dataplane = bedtest.StartDataplane(t, filepath.Dir(program), config.Config{
-		Auth: bedtest.Ephemeral(secret), Listeners: bedtest.Listeners(bed.Loopback),
+	d := &scoped{a: harnesstest.Echo(t, a), b: harnesstest.Echo(t, b)}
+	d.Dataplane = harnesstest.StartDataplane(t, filepath.Dir(program), config.Config{
+		Auth: harnesstest.Ephemeral(secret), Listeners: harnesstest.Listeners(harness.Loopback),
 		Clusters: []config.Cluster{
 			{Name: "test/a", Type: config.Static, Endpoints: []string{a.String()}},
 			{Name: "test/b", Type: config.Static, Endpoints: []string{b.String()}},
@@ -57,7 +57,7 @@ func (d *scoped) client(t *testing.T, c credential.Caveats, user string) *ask.Cl
 
 func (d *scoped) named(t *testing.T, username, password string) *ask.Client {
 	t.Helper()
-	loopback := netip.MustParseAddr(bed.Loopback)
+	loopback := netip.MustParseAddr(harness.Loopback)
 	client, err := ask.Dial(loopback, netip.AddrPortFrom(loopback, uint16(d.Plain)), username, password)
 	must(t, err)
 	t.Cleanup(client.Close)
@@ -102,13 +102,13 @@ func TestCredentialIsLimitedByItsCaveats(t *testing.T) {
 	if got, err := c.Receive(patience); err != nil || !strings.HasSuffix(string(got), "to a") {
 		t.Errorf("received %q, %v", got, err)
 	}
-	if n, err := bed.Metric(t.Context(), d.Metrics, telemetry.Dropped); err != nil || n != 1 {
+	if n, err := harness.Metric(t.Context(), d.Metrics, telemetry.Dropped); err != nil || n != 1 {
 		t.Errorf("%v datagrams dropped, %v", n, err)
 	}
 	if code := codeOf(t, d.client(t, limits, "ann"), stun.MethodAllocate, ask.UDP()); code != 486 {
 		t.Errorf("a second allocation: %d, want 486", code)
 	}
-	status, body, err := bed.Get(t.Context(), d.Health+"/sessions")
+	status, body, err := harness.Get(t.Context(), d.Health+"/sessions")
 	var list inspection.SessionList
 	if err == nil {
 		err = json.Unmarshal(body, &list)

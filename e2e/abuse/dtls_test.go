@@ -17,8 +17,8 @@ import (
 	"github.com/pion/dtls/v3"
 	"github.com/pion/turn/v3"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // Values of DTLS header fields (RFC 6347 §4.1, §4.2.2).
@@ -112,7 +112,8 @@ func TestFirstClientKeepsItsSession(t *testing.T) {
 	d := start(t)
 	server := net.UDPAddrFromAddrPort(d.at(loopback, call.DTLS))
 	line := tap(t)
-	secure, err := dtls.ClientWithOptions(line, server, dtls.WithRootCAs(d.roots), dtls.WithServerName(bed.Loopback))
+	secure, err := dtls.ClientWithOptions(line, server, dtls.WithRootCAs(d.roots),
+		dtls.WithServerName(harness.Loopback))
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

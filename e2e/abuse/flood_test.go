@@ -16,8 +16,8 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -148,7 +148,7 @@ func TestUnknownUsersAddNoSeries(t *testing.T) {
 // series returns the number of time series.
 func (d *target) series(t *testing.T) (n int) {
 	t.Helper()
-	code, page, err := bed.Get(t.Context(), d.metrics)
+	code, page, err := harness.Get(t.Context(), d.metrics)
 	if err != nil || code != http.StatusOK {
 		t.Fatalf("read metrics: status %d, %v", code, err)
 	}
@@ -225,8 +225,8 @@ func TestServersDoNotLoop(t *testing.T) {
 	}
 }
 
-// siege runs an attack during calls from the attacker's address and from others. These calls must lose nothing, and a new
-// call must succeed. Afterwards the process must use no more resources than before.
+// siege runs an attack during calls from the attacker's address and from others. These calls must lose nothing, and a
+// new call must succeed. Afterwards the process must use no more resources than before.
 func siege(t *testing.T, attack func(d *target, same *call.Call)) {
 	t.Helper()
 	t.Parallel()

@@ -14,7 +14,7 @@ import (
 
 	"github.com/pion/stun/v2"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // Files of stunnerd with the lists of methods and attributes. TestLargestClients makes its acts from these lists, so a
@@ -80,7 +80,7 @@ func fromSource(t *testing.T) {
 // listOf returns the constants of pion/stun in a variable of a file. The names are without their prefix.
 func listOf(t *testing.T, file, variable, prefix string) map[string]uint16 {
 	t.Helper()
-	root, err := bed.Root()
+	root, err := harness.Root()
 	must(t, err)
 	text, err := os.ReadFile(filepath.Join(root, file))
 	must(t, err)

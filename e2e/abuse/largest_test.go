@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 const (
@@ -50,7 +50,7 @@ func TestLargestClients(t *testing.T) {
 }
 
 func survive(t *testing.T, quiet, noisy *hosts, a act) {
-	group := bedtest.MemoryGroup(t, "abuse", *memoryFlag<<20)
+	group := harnesstest.MemoryGroup(t, "abuse", *memoryFlag<<20)
 	confined := server{name: "stunnerd", engine: "None", memory: group, state: volume(t)}
 	quiet.run(t, server{name: "stunnerd", engine: "None"})
 	noisy.run(t, confined)

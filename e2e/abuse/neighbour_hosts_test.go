@@ -23,9 +23,9 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
@@ -57,7 +57,7 @@ type hosts struct {
 	chain, key                    []byte // of the server, in PEM
 	roots                         *x509.CertPool
 	dir                           string
-	process                       *bed.Process
+	process                       *harness.Process
 	ephemeral                     bool // each client has its own user ID and ephemeral credential
 }
 
@@ -93,7 +93,7 @@ func newHosts(t *testing.T, taps bool) *hosts {
 	for i := range uint16(4) {
 		peer := host(peerNet, 10+i)
 		h.peers.Run(t, fmt.Sprintf("ip address add %s/%d dev eth0", peer, peerNet.Bits()))
-		h.peers.Do(func() { h.echo = append(h.echo, bedtest.Echo(t, peer)) })
+		h.peers.Do(func() { h.echo = append(h.echo, harnesstest.Echo(t, peer)) })
 	}
 	h.chain, h.key = certificate(t, serverAddr)
 	h.roots.AppendCertsFromPEM(h.chain)
@@ -148,7 +148,7 @@ type server struct {
 	// engine is the offload engine of stunnerd, and mechanism how its programs are attached; empty in user space.
 	engine, mechanism string
 	// memory confines the process, if it is not nil, and state is the folder of its journal.
-	memory *bed.MemoryGroup
+	memory *harness.MemoryGroup
 	state  string
 }
 
@@ -180,11 +180,12 @@ func (h *hosts) run(t *testing.T, what server) {
 	if what.state != "" {
 		args = append(args, "--state-dir", what.state)
 	}
-	command := bed.Command{Name: what.name, Path: path, Args: append(capabilities, args...), Dir: h.dir, Logs: t.TempDir()}
+	command := harness.Command{Name: what.name, Path: path, Args: append(capabilities, args...), Dir: h.dir,
+		Logs: t.TempDir()}
 	if what.memory != nil {
 		command = what.memory.Contain(command)
 	}
-	h.server.Do(func() { h.process = bedtest.Start(t, command, func(context.Context) error { return nil }) })
+	h.server.Do(func() { h.process = harnesstest.Start(t, command, func(context.Context) error { return nil }) })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	must(t, h.process.Until(ctx, func(ctx context.Context) error { // it opens the other transports before
@@ -253,11 +254,11 @@ func (h *hosts) file(t *testing.T, name string, content []byte) string {
 func (h *hosts) assertKernel(t *testing.T, mechanism string, datagrams int) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DialContext: h.server.Dial, DisableKeepAlives: true}}
-	_, status, err := bed.GetBy(t.Context(), client, "http://127.0.0.1:8086/status")
+	_, status, err := harness.GetBy(t.Context(), client, "http://127.0.0.1:8086/status")
 	must(t, err)
-	_, page, err := bed.GetBy(t.Context(), client, "http://127.0.0.1:8080/metrics")
+	_, page, err := harness.GetBy(t.Context(), client, "http://127.0.0.1:8080/metrics")
 	must(t, err)
-	n, err := bed.Sum(string(page), telemetry.OffloadPackets)
+	n, err := harness.Sum(string(page), telemetry.OffloadPackets)
 	if err != nil || int(n) < datagrams || !strings.Contains(string(status), fmt.Sprintf(`"mechanism": %q`, mechanism)) {
 		t.Errorf("%d datagrams were sent in each direction, the kernel has forwarded %g; %v; %s", datagrams, n, err, status)
 	}

@@ -26,8 +26,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
@@ -101,7 +101,7 @@ func token(key *ecdsa.PrivateKey, kid string, change func(claims map[string]any)
 
 // service is the program with one gateway.
 type service struct {
-	*bed.Process
+	*harness.Process
 	url, health, file string
 }
 
@@ -110,12 +110,12 @@ func start(t *testing.T, folder string, args ...string) service {
 	t.Helper()
 	s := service{file: filepath.Join(t.TempDir(), "gateway.json")}
 	s.put(t, "192.0.2.9")
-	port, health := strconv.Itoa(bedtest.Port(t)), bedtest.Address(t)
-	s.url, s.health = "http://"+bed.Loopback+":"+port+"/v1/ice-servers", "http://"+health
-	s.Process = bedtest.Start(t, bed.Command{
+	port, health := strconv.Itoa(harnesstest.Port(t)), harnesstest.Address(t)
+	s.url, s.health = "http://"+harness.Loopback+":"+port+"/v1/ice-servers", "http://"+health
+	s.Process = harnesstest.Start(t, harness.Command{
 		Name: "auth", Path: filepath.Join(folder, "auth"), Logs: t.TempDir(), Args: append(args,
-			"--config", s.file, "--address", bed.Loopback, "--port", port, "--health-address", health),
-	}, bed.Answers(s.health+"/ready", http.StatusOK))
+			"--config", s.file, "--address", harness.Loopback, "--port", port, "--health-address", health),
+	}, harness.Answers(s.health+"/ready", http.StatusOK))
 	return s
 }
 
@@ -258,7 +258,7 @@ func measure(
 // keys, do not delay callers with valid tokens, even while the identity provider does not answer.
 func TestGarbageTokens(t *testing.T) {
 	p := newProvider(t)
-	program := bedtest.Build(t, bed.Auth)
+	program := harnesstest.Build(t, harness.Auth)
 	tokens := []string{"--jwt-issuer", issuer, "--jwt-audience", audience, "--jwt-jwks-url", p.URL}
 	s, calm := start(t, program, tokens...), start(t, program, tokens...)
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -318,7 +318,7 @@ func TestGarbageTokens(t *testing.T) {
 	over.Go(func() { quiet = measure(t, measured, machine, 50, good, twin) })
 	over.Go(func() {
 		defer ended()
-		_ = bed.Until(measured, func(context.Context) error { // the checks below report a timeout
+		_ = harness.Until(measured, func(context.Context) error { // the checks below report a timeout
 			if n := refused.count(http.StatusUnauthorized); n < 2000 {
 				return fmt.Errorf("%d responses to the attack", n)
 			}
@@ -357,7 +357,7 @@ const rated = 100
 // at ten times the rated load, from four pods, no request fails and little memory is used. A change of the config
 // is delivered meanwhile. Afterwards the service uses no more than before.
 func TestTenTimesTheRatedLoad(t *testing.T) {
-	program := bedtest.Build(t, bed.Auth)
+	program := harnesstest.Build(t, harness.Auth)
 	s, twin := start(t, program), start(t, program)
 	var pods []caller
 	for i := range 4 {
@@ -418,7 +418,7 @@ func offers(ctx context.Context, c caller, address string) error {
 // memory returns the resident memory of the process in MiB.
 func (s service) memory(t *testing.T) float64 {
 	t.Helper()
-	bytes, err := bed.Metric(t.Context(), s.health+"/metrics", "process_resident_memory_bytes")
+	bytes, err := harness.Metric(t.Context(), s.health+"/metrics", "process_resident_memory_bytes")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,9 +19,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -44,7 +44,7 @@ func TestLoadBalancer(t *testing.T) {
 // urls: the auth service gives turns: URLs of a listener whose TLS ends at the load balancer.
 func (s *balanced) urls(t *testing.T) {
 	ice, err := s.stack.ICEServers(t.Context())
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	got := ice.Servers[0].URLs
 	for _, l := range []struct{ scheme, listener string }{{"turn", "tcp"}, {"turns", "tls"}, {"turns", "web"}} {
 		if url := fmt.Sprintf("%s:%s:%d?transport=tcp", l.scheme, balancer4, s.ports[l.listener]); !slices.Contains(got, url) {
@@ -76,13 +76,13 @@ func (s *balanced) calls(t *testing.T) {
 	var running []*call.Call
 	var clients []netip.AddrPort
 	for _, w := range ways {
-		local := netip.AddrPortFrom(w.from, uint16(bedtest.Port(t)))
+		local := netip.AddrPortFrom(w.from, uint16(harnesstest.Port(t)))
 		c := s.dial(t, w.network, local, netip.AddrPortFrom(w.to, uint16(s.ports[w.listener])))
 		running, clients = append(running, c), append(clients, local)
 	}
 	for _, c := range running {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		bedtest.NoError(t, c.AwaitMore(ctx, 50))
+		harnesstest.NoError(t, c.AwaitMore(ctx, 50))
 		cancel()
 	}
 	for i, client := range clients {
@@ -188,7 +188,7 @@ func (s *balanced) forged(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		conn, err := c.dial(ctx, "tcp", c.to)
 		cancel()
-		bedtest.NoError(t, err)
+		harnesstest.NoError(t, err)
 		_ = conn.SetDeadline(time.Now().Add(patience))
 		if _, err := io.WriteString(conn, c.sent); err != nil {
 			t.Errorf("%s: %v", c.name, err)
@@ -211,7 +211,7 @@ func (s *balanced) forged(t *testing.T) {
 func (s *balanced) prefixes(t *testing.T) {
 	way := ways[2]
 	to := netip.AddrPortFrom(way.to, uint16(s.ports[way.listener]))
-	local := func() netip.AddrPort { return netip.AddrPortFrom(way.from, uint16(bedtest.Port(t))) }
+	local := func() netip.AddrPort { return netip.AddrPortFrom(way.from, uint16(harnesstest.Port(t))) }
 	c := s.dial(t, way.network, local(), to)
 	s.edit(t, balancer4.String()+"/32", "192.0.2.80/32")
 	s.await(t, func(ctx context.Context) error {
@@ -224,7 +224,7 @@ func (s *balanced) prefixes(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	bedtest.NoError(t, c.AwaitMore(ctx, 50))
+	harnesstest.NoError(t, c.AwaitMore(ctx, 50))
 	s.edit(t, "192.0.2.80/32", balancer4.String()+"/32")
 	s.await(t, func(ctx context.Context) error {
 		another, err := s.start(ctx, t, way.network, local(), to)
@@ -233,7 +233,7 @@ func (s *balanced) prefixes(t *testing.T) {
 		}
 		return err
 	})
-	bedtest.NoError(t, c.AwaitMore(ctx, 50))
+	harnesstest.NoError(t, c.AwaitMore(ctx, 50))
 	if stats := c.End(patience); stats.Err != nil || stats.Lost > 0 {
 		t.Errorf("the call during the changes: %s", stats)
 	}
@@ -251,7 +251,8 @@ func (s *balanced) mistake(t *testing.T) {
 		return err
 	})
 	for _, w := range ways[:3] {
-		c := s.dial(t, w.network, netip.AddrPortFrom(w.from, uint16(bedtest.Port(t))), netip.AddrPortFrom(w.to, uint16(s.ports[w.listener])))
+		c := s.dial(t, w.network, netip.AddrPortFrom(w.from, uint16(harnesstest.Port(t))),
+			netip.AddrPortFrom(w.to, uint16(s.ports[w.listener])))
 		c.End(0)
 	}
 }

@@ -20,15 +20,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
 const (
-	gatewayID = bed.GatewayID
+	gatewayID = harness.GatewayID
 	// patience is the timeout of conditions on a busy machine.
 	patience = 30 * time.Second
 
@@ -49,7 +49,7 @@ var (
 
 // balanced is the product, and a load balancer in front of its Gateway.
 type balanced struct {
-	stack *bed.Stack
+	stack *harness.Stack
 	space *netns.Space // of the load balancer
 	ports map[string]int
 	roots *x509.CertPool
@@ -109,7 +109,7 @@ listen web
 func newStage(t *testing.T) *balanced {
 	t.Helper()
 	s := &balanced{
-		ports: map[string]int{"tcp": bedtest.Port(t), "web": bedtest.Port(t), "tls": bedtest.Port(t)},
+		ports: map[string]int{"tcp": harnesstest.Port(t), "web": harnesstest.Port(t), "tls": harnesstest.Port(t)},
 		space: netns.New(t, "balancer"), roots: x509.NewCertPool(),
 	}
 	s.space.Link(t, netip.PrefixFrom(gateway4, 24), netip.PrefixFrom(balancer4, 24))
@@ -119,21 +119,22 @@ func newStage(t *testing.T) *balanced {
 	}
 	s.space.Run(t, fmt.Sprintf("ip address add %s/64 dev eth0 nodad", balancer6))
 
-	ca, err := bed.NewAuthority()
-	bedtest.NoError(t, err)
+	ca, err := harness.NewAuthority()
+	harnesstest.NoError(t, err)
 	chain, key, err := ca.Issue(balancer4, balancer6)
 	dir := t.TempDir()
 	s.authority = filepath.Join(dir, "authority.pem")
 	block := &pem.Block{Type: "CERTIFICATE", Bytes: ca.Certificate.Raw}
 	pair := filepath.Join(dir, "pair.pem")
-	bedtest.NoError(t, errors.Join(err, os.WriteFile(s.authority, pem.EncodeToMemory(block), 0o600),
+	harnesstest.NoError(t, errors.Join(err, os.WriteFile(s.authority, pem.EncodeToMemory(block), 0o600),
 		os.WriteFile(pair, append(chain, key...), 0o600)))
 	s.roots.AddCert(ca.Certificate)
 
-	s.stack = bedtest.Quickstart(t, "")
+	s.stack = harnesstest.Quickstart(t, "")
 	text := base64.StdEncoding.EncodeToString
-	bedtest.NoError(t, s.stack.Put("gateway.yaml", fmt.Appendf(nil, gatewayYAML, balancer4, balancer6, s.ports["tcp"], s.ports["web"],
-		s.ports["tls"], text(chain), text(key))))
+	harnesstest.NoError(t,
+		s.stack.Put("gateway.yaml", fmt.Appendf(nil, gatewayYAML, balancer4, balancer6, s.ports["tcp"], s.ports["web"],
+			s.ports["tls"], text(chain), text(key))))
 	s.await(t, func(ctx context.Context) error {
 		status, err := s.stack.Status(ctx)
 		if err == nil && !strings.Contains(string(status), gatewayID+"/web") {
@@ -153,12 +154,13 @@ func (s *balanced) balance(t *testing.T, dir string, document []byte) {
 		t.Fatal("haproxy is not installed: run .ci/install")
 	}
 	file := filepath.Join(dir, "haproxy.cfg")
-	bedtest.NoError(t, os.WriteFile(file, document, 0o600))
-	var process *bed.Process
+	harnesstest.NoError(t, os.WriteFile(file, document, 0o600))
+	var process *harness.Process
 	s.space.Do(func() {
-		process, err = bed.Start(bed.Command{Name: "haproxy", Path: path, Args: []string{"-db", "-f", file}, Logs: dir})
+		process, err = harness.Start(harness.Command{Name: "haproxy", Path: path, Args: []string{"-db", "-f", file},
+			Logs: dir})
 	})
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	t.Cleanup(func() {
 		_ = process.Kill()
 		if t.Failed() {
@@ -167,7 +169,7 @@ func (s *balanced) balance(t *testing.T, dir string, document []byte) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	bedtest.NoError(t, process.Until(ctx, func(ctx context.Context) error {
+	harnesstest.NoError(t, process.Until(ctx, func(ctx context.Context) error {
 		for _, port := range s.ports {
 			conn, err := new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(balancer4, uint16(port)).String())
 			if err != nil {
@@ -209,15 +211,15 @@ func (s *balanced) dial(t *testing.T, n call.Network, local, to netip.AddrPort) 
 func (s *balanced) sessions(t *testing.T, client string) (listeners []string) {
 	t.Helper()
 	c, err := s.stack.Config(t.Context())
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	path := "/sessions"
 	if client != "" {
 		path += "?client=" + url.QueryEscape(client)
 	}
-	_, body, err := bed.Get(t.Context(), *c.Admin.HealthcheckEndpoint+path)
-	bedtest.NoError(t, err)
+	_, body, err := harness.Get(t.Context(), *c.Admin.HealthcheckEndpoint+path)
+	harnesstest.NoError(t, err)
 	var answer inspection.SessionList
-	bedtest.NoError(t, json.Unmarshal(body, &answer))
+	harnesstest.NoError(t, json.Unmarshal(body, &answer))
 	for _, session := range answer.Sessions {
 		listeners = append(listeners, session.Listener)
 	}
@@ -228,13 +230,13 @@ func (s *balanced) sessions(t *testing.T, client string) (listeners []string) {
 func (s *balanced) metric(t *testing.T, name, reason string) (total float64) {
 	t.Helper()
 	c, err := s.stack.Config(t.Context())
-	bedtest.NoError(t, err)
-	_, page, err := bed.Get(t.Context(), c.Admin.MetricsEndpoint)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
+	_, page, err := harness.Get(t.Context(), c.Admin.MetricsEndpoint)
+	harnesstest.NoError(t, err)
 	for _, series := range regexp.MustCompile(`(?m)^`+name+`(\{.*\})? (\S+)$`).FindAllStringSubmatch(string(page), -1) {
 		if reason == "" || strings.Contains(series[1], `reason="`+reason+`"`) {
 			n, err := strconv.ParseFloat(series[2], 64)
-			bedtest.NoError(t, err)
+			harnesstest.NoError(t, err)
 			total += n
 		}
 	}
@@ -245,11 +247,11 @@ func (s *balanced) metric(t *testing.T, name, reason string) (total float64) {
 func (s *balanced) edit(t *testing.T, old, with string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(s.stack.Input(), "gateway.yaml"))
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	if !strings.Contains(string(data), old) {
 		t.Fatalf("the Gateway does not contain %q", old)
 	}
-	bedtest.NoError(t, s.stack.Put("gateway.yaml", []byte(strings.Replace(string(data), old, with, 1))))
+	harnesstest.NoError(t, s.stack.Put("gateway.yaml", []byte(strings.Replace(string(data), old, with, 1))))
 }
 
 // await waits for a condition.
@@ -257,5 +259,5 @@ func (s *balanced) await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	bedtest.NoError(t, bed.Until(ctx, cond))
+	harnesstest.NoError(t, harness.Until(ctx, cond))
 }

@@ -25,10 +25,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // patience is the timeout of conditions outside the browser.
@@ -37,10 +37,10 @@ const patience = 40 * time.Second
 // A-02, N-05, R-14: a browser that may only use relays reaches the echo peer through UDP, TCP and TLS listeners, and
 // gets an error event for a wrong password. Its call continues while listeners and credentials change.
 func TestBrowser(t *testing.T) {
-	stack := bedtest.Quickstart(t, "")
-	port := bedtest.Port(t)
+	stack := harnesstest.Quickstart(t, "")
+	port := harnesstest.Port(t)
 	authority, secret := certificate(t)
-	bedtest.NoError(t, stack.Put("certificate.yaml", secret))
+	harnesstest.NoError(t, stack.Put("certificate.yaml", secret))
 	edit(t, stack, "gateway.yaml", "      protocol: TURN-TCP\n",
 		"      protocol: TURN-TCP\n"+fmt.Sprintf(secureListener, port))
 	status(t, stack, "front-door/tls")
@@ -59,9 +59,9 @@ func TestBrowser(t *testing.T) {
 }
 
 // relays makes a call over a transport.
-func relays(t *testing.T, stack *bed.Stack, transport string, authorities ...string) {
+func relays(t *testing.T, stack *harness.Stack, transport string, authorities ...string) {
 	p := chromium.Open(t, stack.AuthURL()+"/demo/?run=1&transport="+transport, authorities...)
-	await(t, func(ctx context.Context) error { return session(ctx, stack, bed.GatewayID+"/"+transport) })
+	await(t, func(ctx context.Context) error { return session(ctx, stack, harness.GatewayID+"/"+transport) })
 	r := p.Reports("the test is over", over)
 	complete(t, stack, r)
 	if local := r.Pair.Local; local.Type != "relay" || local.Relay != transport {
@@ -73,7 +73,7 @@ func relays(t *testing.T, stack *bed.Stack, transport string, authorities ...str
 }
 
 // unknownAuthority: the browser verifies the certificate of a TLS listener.
-func unknownAuthority(t *testing.T, stack *bed.Stack) {
+func unknownAuthority(t *testing.T, stack *harness.Stack) {
 	another, _ := certificate(t)
 	r := chromium.Open(t, stack.AuthURL()+"/demo/?run=1&transport=tls", another).Reports("the test is over", over)
 	if r.Verdict != "failed" || r.Error == nil || r.Error.Code != cannotConnect {
@@ -103,12 +103,12 @@ data:
 // certificate makes a CA, as a file, and a Secret with a certificate of the CA for the loopback address.
 func certificate(t *testing.T) (authority string, secret []byte) {
 	t.Helper()
-	ca, err := bed.NewAuthority()
-	bedtest.NoError(t, err)
+	ca, err := harness.NewAuthority()
+	harnesstest.NoError(t, err)
 	chain, key, err := ca.Issue()
 	authority = filepath.Join(t.TempDir(), "authority.pem")
 	block := &pem.Block{Type: "CERTIFICATE", Bytes: ca.Certificate.Raw}
-	bedtest.NoError(t, errors.Join(err, os.WriteFile(authority, pem.EncodeToMemory(block), 0o600)))
+	harnesstest.NoError(t, errors.Join(err, os.WriteFile(authority, pem.EncodeToMemory(block), 0o600)))
 	text := base64.StdEncoding.EncodeToString
 	return authority, fmt.Appendf(nil, certificateSecret, text(chain), text(key))
 }
@@ -121,10 +121,10 @@ const (
 )
 
 // wrongPassword: the page gets the error event at once, without waiting for a timeout.
-func wrongPassword(t *testing.T, stack *bed.Stack, p *chromium.Page) {
+func wrongPassword(t *testing.T, stack *harness.Stack, p *chromium.Page) {
 	t.Helper()
 	ice, err := stack.ICEServers(t.Context())
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	for _, transport := range []string{"udp", "tcp"} {
 		server := ice.Servers[0]
 		server.URLs = []string{fmt.Sprintf("turn:%s?transport=%s", stack.Gateway(), transport)}
@@ -139,7 +139,7 @@ func wrongPassword(t *testing.T, stack *bed.Stack, p *chromium.Page) {
 }
 
 // continues keeps a call running while the gateway changes.
-func continues(t *testing.T, stack *bed.Stack) {
+func continues(t *testing.T, stack *harness.Stack) {
 	p := chromium.Open(t, stack.AuthURL()+"/demo/?run=1&transport=udp&keep=1")
 	flows := func() {
 		t.Helper()
@@ -161,10 +161,10 @@ func continues(t *testing.T, stack *bed.Stack) {
 }
 
 // credential requests a credential, and returns the condition that the gateway refuses it.
-func credential(t *testing.T, stack *bed.Stack) func(context.Context) error {
+func credential(t *testing.T, stack *harness.Stack) func(context.Context) error {
 	t.Helper()
 	ice, err := stack.ICEServers(t.Context())
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	o := call.Options{
 		Gateway: stack.Gateway(), Network: call.UDP, Peer: stack.Datagrams(),
 		Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential,
@@ -186,14 +186,14 @@ var dropPattern = regexp.MustCompile(`(?m)^stunner_dropped_total.*$`)
 
 // complete checks that a call succeeded. Chromium may drop datagrams on a busy machine, so up to a tenth may be
 // missing; the gateway's drop counters are logged. The clients of e2e/interop and e2e/faults count every datagram.
-func complete(t *testing.T, stack *bed.Stack, r chromium.Report) {
+func complete(t *testing.T, stack *harness.Stack, r chromium.Report) {
 	t.Helper()
 	if r.Verdict != "ok" || r.Received == 0 || r.Lost > r.Sent/10 {
 		t.Errorf("verdict %q (%s), error %+v", r.Verdict, r.Sentence, r.Error)
 	}
 	c, err := stack.Config(t.Context())
-	bedtest.NoError(t, err)
-	_, page, err := bed.Get(t.Context(), c.Admin.MetricsEndpoint)
+	harnesstest.NoError(t, err)
+	_, page, err := harness.Get(t.Context(), c.Admin.MetricsEndpoint)
 	t.Logf("sent %d, received %d, lost %d; the gateway dropped: %q, %v", r.Sent, r.Received, r.Lost,
 		dropPattern.FindAllString(string(page), -1), err)
 }
@@ -202,13 +202,13 @@ func over(r chromium.Report) bool    { return r.Verdict == "ok" || r.Verdict == 
 func running(r chromium.Report) bool { return over(r) || r.Received > 0 }
 
 // edit replaces text in a file of the operator's input folder.
-func edit(t *testing.T, stack *bed.Stack, name, old, with string) {
+func edit(t *testing.T, stack *harness.Stack, name, old, with string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(stack.Input(), name))
 	if err != nil || !strings.Contains(string(data), old) {
 		t.Fatalf("%s does not contain %q: %v", name, old, err)
 	}
-	bedtest.NoError(t, stack.Put(name, []byte(strings.Replace(string(data), old, with, 1))))
+	harnesstest.NoError(t, stack.Put(name, []byte(strings.Replace(string(data), old, with, 1))))
 }
 
 // await waits for a condition outside the browser.
@@ -216,16 +216,16 @@ func await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	bedtest.NoError(t, bed.Until(ctx, cond))
+	harnesstest.NoError(t, harness.Until(ctx, cond))
 }
 
 // session returns nil if the listener has exactly one session.
-func session(ctx context.Context, stack *bed.Stack, listener string) error {
+func session(ctx context.Context, stack *harness.Stack, listener string) error {
 	c, err := stack.Config(ctx)
 	if err != nil {
 		return err
 	}
-	_, body, err := bed.Get(ctx, *c.Admin.HealthcheckEndpoint+"/sessions?listener="+listener)
+	_, body, err := harness.Get(ctx, *c.Admin.HealthcheckEndpoint+"/sessions?listener="+listener)
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func session(ctx context.Context, stack *bed.Stack, listener string) error {
 }
 
 // status waits until the dataplane's status contains the name of a listener.
-func status(t *testing.T, stack *bed.Stack, listener string) {
+func status(t *testing.T, stack *harness.Stack, listener string) {
 	t.Helper()
 	await(t, func(ctx context.Context) error {
 		data, err := stack.Status(ctx)

@@ -15,9 +15,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -40,7 +40,7 @@ func (c crash) String() string {
 // A call with video and data, between two relayed peers, continues when stunnerd is killed: its supervisor starts it
 // again, and it restores the sessions.
 func TestCallOfABrowserSurvivesCrashes(t *testing.T) {
-	bin := bedtest.Build(t, bed.Stunnerd)
+	bin := harnesstest.Build(t, harness.Stunnerd)
 	page := httptest.NewServer(http.FileServer(http.Dir(".")))
 	t.Cleanup(page.Close)
 	var all []crash
@@ -77,16 +77,16 @@ func inTime(gap float64) float64 { return max(0, gap-60) / 20 }
 
 // crashes makes a call, and kills stunnerd during the call.
 func crashes(t *testing.T, bin, pageURL string) (all []crash) {
-	d := bedtest.StartDataplane(t, bin, config.Config{
-		Auth: bedtest.Static(user, password), Listeners: bedtest.Listeners(bed.Loopback)[:1],
-		Clusters: []config.Cluster{{Name: "test/relays", Type: config.Static, Endpoints: []string{bed.Loopback}}},
-	}, []netip.Addr{netip.MustParseAddr(bed.Loopback)},
+	d := harnesstest.StartDataplane(t, bin, config.Config{
+		Auth: harnesstest.Static(user, password), Listeners: harnesstest.Listeners(harness.Loopback)[:1],
+		Clusters: []config.Cluster{{Name: "test/relays", Type: config.Static, Endpoints: []string{harness.Loopback}}},
+	}, []netip.Addr{netip.MustParseAddr(harness.Loopback)},
 		"--supervise", "--id", "test/dataplane", "--state-dir", t.TempDir())
-	server, err := json.Marshal(bed.ICEServer{
+	server, err := json.Marshal(harness.ICEServer{
 		URLs:     []string{fmt.Sprintf("turn:127.0.0.1:%d?transport=udp", d.Plain)},
 		Username: user, Credential: password,
 	})
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	call := chromium.Open(t, pageURL+"/call.html#"+url.PathEscape(string(server)))
 	flows := func() chromium.Report {
 		t.Helper()
@@ -99,10 +99,10 @@ func crashes(t *testing.T, bin, pageURL string) (all []crash) {
 		before := flows()
 		call.Tell("stop")
 		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", d.PID(), d.PID()))
-		bedtest.NoError(t, err)
+		harnesstest.NoError(t, err)
 		child, err := strconv.Atoi(strings.TrimSpace(string(children)))
-		bedtest.NoError(t, err)
-		bedtest.NoError(t, syscall.Kill(child, syscall.SIGKILL))
+		harnesstest.NoError(t, err)
+		harnesstest.NoError(t, syscall.Kill(child, syscall.SIGKILL))
 		after := flows()
 		all = append(all, crash{before.Gap, after.Gap, float64(after.Lost - before.Lost)})
 	}

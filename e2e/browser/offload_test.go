@@ -13,9 +13,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
@@ -45,27 +45,27 @@ func TestDriverForwardsMediaOfABrowser(t *testing.T) {
 // forwarded makes a call with an offload engine, and checks that the kernel forwards its media by a mechanism. The
 // gateway is in the network namespace of this process, connected by two links or by a switch.
 func forwarded(t *testing.T, lan *netns.Switch, engine, mechanism string) {
-	bin := bedtest.Build(t, bed.Stunnerd, bed.Echo)
+	bin := harnesstest.Build(t, harness.Stunnerd, harness.Echo)
 	netns.Run(t, "sysctl -q -w net.ipv6.conf.default.disable_ipv6=1 net.ipv4.ip_forward=0")
 	browsers, media := lan.New(t, "browsers"), lan.New(t, "media")
 	browsers.Link(t, netip.PrefixFrom(gatewayAddr, 24), netip.PrefixFrom(browserAddr, 24))
 	media.Link(t, netip.PrefixFrom(relayAddr, 24), netip.PrefixFrom(mediaAddr, 24))
-	var echo *bed.Process
+	var echo *harness.Process
 	var err error
 	media.Do(func() {
-		echo, err = bed.Start(bed.Command{
+		echo, err = harness.Start(harness.Command{
 			Name: "echo", Path: filepath.Join(bin, "echo"), Logs: t.TempDir(),
 			Args: []string{"--http", at(7000), "--media", at(7001), "--udp", at(7002)},
 		})
 	})
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	t.Cleanup(func() { _ = echo.Kill() })
-	d := bedtest.StartDataplane(t, bin, config.Config{
-		Admin: config.Admin{OffloadEngine: engine}, Auth: bedtest.Static(user, password),
-		Listeners: bedtest.Listeners(config.DefaultAddress)[:1],
+	d := harnesstest.StartDataplane(t, bin, config.Config{
+		Admin: config.Admin{OffloadEngine: engine}, Auth: harnesstest.Static(user, password),
+		Listeners: harnesstest.Listeners(config.DefaultAddress)[:1],
 		Clusters:  []config.Cluster{{Name: "test/media", Type: config.Static, Endpoints: []string{mediaAddr.String()}}},
 	}, []netip.Addr{relayAddr})
-	page := serve(t, filepath.Join(bedtest.Root(t), "services/auth/internal/demo/page"), d.Plain)
+	page := serve(t, filepath.Join(harnesstest.Root(t), "services/auth/internal/demo/page"), d.Plain)
 	r := chromium.OpenBy(t, func(c *exec.Cmd) (err error) {
 		browsers.Do(func() { err = c.Start() })
 		return err
@@ -76,15 +76,15 @@ func forwarded(t *testing.T, lan *netns.Switch, engine, mechanism string) {
 	var status struct {
 		Offload struct{ Mechanism, Reason string }
 	}
-	_, body, err := bed.Get(t.Context(), d.Health+"/status")
+	_, body, err := harness.Get(t.Context(), d.Health+"/status")
 	if err == nil {
 		err = json.Unmarshal(body, &status)
 	}
 	if err != nil || status.Offload.Mechanism != mechanism {
 		t.Errorf("status %+v, %v", status, err)
 	}
-	kernel, err := bed.Metric(t.Context(), d.Metrics, telemetry.OffloadPackets)
-	all, allErr := bed.Metric(t.Context(), d.Metrics, telemetry.ClusterPackets)
+	kernel, err := harness.Metric(t.Context(), d.Metrics, telemetry.OffloadPackets)
+	all, allErr := harness.Metric(t.Context(), d.Metrics, telemetry.ClusterPackets)
 	// The counters of clusters include the packets of the kernel. The page sends 100 datagrams, which the media server
 	// echoes.
 	if err := errors.Join(err, allErr); err != nil || kernel < 150 || all < kernel {
@@ -102,7 +102,7 @@ func serve(t *testing.T, page string, turn int) string {
 	mux := http.NewServeMux()
 	mux.Handle("GET /demo/", http.StripPrefix("/demo/", http.FileServer(http.Dir(page))))
 	mux.HandleFunc("POST /v1/ice-servers", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(map[string]any{"iceTransportPolicy": "relay", "iceServers": []bed.ICEServer{{
+		_ = json.NewEncoder(w).Encode(map[string]any{"iceTransportPolicy": "relay", "iceServers": []harness.ICEServer{{
 			URLs:     []string{fmt.Sprintf("turn:%s:%d?transport=udp", gatewayAddr, turn)},
 			Username: user, Credential: password,
 		}}})
@@ -111,7 +111,7 @@ func serve(t *testing.T, page string, turn int) string {
 		r.Out.URL = &url.URL{Scheme: "http", Host: at(7000), Path: "/"}
 	}})
 	l, err := net.Listen("tcp", netip.AddrPortFrom(gatewayAddr, 0).String())
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	server := &http.Server{Handler: mux}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })

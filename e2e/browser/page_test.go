@@ -13,27 +13,27 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
 // The test page tries each URL alone. It explains why a URL fails, and the remedy.
 func TestPageTriesEachURLAlone(t *testing.T) {
-	stack := bedtest.Quickstart(t, "")
+	stack := harnesstest.Quickstart(t, "")
 	ice, err := stack.ICEServers(t.Context())
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	good, wrong := ice.Servers[0], ice.Servers[0]
 	wrong.Credential += "x"
 	gateway, silent := stack.Gateway(), silence(t)
-	with := func(server bed.ICEServer, url string) bed.ICEServer {
+	with := func(server harness.ICEServer, url string) harness.ICEServer {
 		server.URLs = []string{url}
 		return server
 	}
 	type want struct{ verdict, reason string }
 	rows := []struct {
-		server bed.ICEServer
+		server harness.ICEServer
 		want   want
 		code   int
 		hint   string
@@ -47,9 +47,9 @@ func TestPageTriesEachURLAlone(t *testing.T) {
 			"certificate",
 		},
 		{with(good, fmt.Sprintf("turns:%s?transport=udp", gateway)), want{"failed", "not_supported"}, 0, "Offer UDP"},
-		{bed.ICEServer{URLs: []string{fmt.Sprintf("stun:%s", gateway)}}, want{verdict: "ok"}, 0, ""},
+		{harness.ICEServer{URLs: []string{fmt.Sprintf("stun:%s", gateway)}}, want{verdict: "ok"}, 0, ""},
 	}
-	var servers []bed.ICEServer
+	var servers []harness.ICEServer
 	for _, row := range rows {
 		servers = append(servers, row.server)
 	}
@@ -81,17 +81,17 @@ func TestPageTriesEachURLAlone(t *testing.T) {
 // silence returns the address of a socket that answers nothing.
 func silence(t *testing.T) net.Addr {
 	t.Helper()
-	socket, err := net.ListenPacket("udp4", bed.Loopback+":0")
-	bedtest.NoError(t, err)
+	socket, err := net.ListenPacket("udp4", harness.Loopback+":0")
+	harnesstest.NoError(t, err)
 	t.Cleanup(func() { _ = socket.Close() })
 	return socket.LocalAddr()
 }
 
 // answering serves an auth service that returns other ICE servers, and returns its URL.
-func answering(t *testing.T, auth string, servers []bed.ICEServer) string {
+func answering(t *testing.T, auth string, servers []harness.ICEServer) string {
 	t.Helper()
 	origin, err := url.Parse(auth)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	mux := http.NewServeMux()
 	mux.Handle("/", httputil.NewSingleHostReverseProxy(origin))
 	mux.HandleFunc("POST /v1/ice-servers", func(w http.ResponseWriter, _ *http.Request) {
@@ -105,7 +105,7 @@ func answering(t *testing.T, auth string, servers []bed.ICEServer) string {
 // The test page shows the refusal of the auth service, with the remedy.
 func TestPageRepeatsRefusals(t *testing.T) {
 	const detail = "The token has expired (claim exp): request a new one."
-	page := http.FileServer(http.Dir(filepath.Join(bedtest.Root(t), "services/auth/internal/demo/page")))
+	page := http.FileServer(http.Dir(filepath.Join(harnesstest.Root(t), "services/auth/internal/demo/page")))
 	mux := http.NewServeMux()
 	mux.Handle("GET /demo/", http.StripPrefix("/demo/", page))
 	mux.HandleFunc("POST /v1/ice-servers", func(w http.ResponseWriter, _ *http.Request) {
@@ -133,7 +133,7 @@ func TestLoopbackOnlyIsNoFirewall(t *testing.T) {
 	if err != nil || slices.ContainsFunc(interfaces, other) {
 		t.Fatalf("interfaces are %v, want loopback only: %v", interfaces, err)
 	}
-	stack := bedtest.Quickstart(t, "")
+	stack := harnesstest.Quickstart(t, "")
 	p := chromium.OpenBy(t, chromium.WithoutLoopback, stack.AuthURL()+"/demo/?run=1&transport=udp")
 	r := p.Reports("the test is over", over)
 	if e := r.Error; r.Verdict != "failed" || e == nil || e.Reason != "no_network" ||

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 const clustersFile = `version: v1
@@ -31,23 +31,24 @@ clusters:
 // after it, each with its own credential. A call succeeds while the gateway, the operator and the auth service of the
 // nearest region are down.
 func TestSecondRegionTakesOver(t *testing.T) {
-	first := bedtest.Quickstart(t, "")
-	bedtest.NoError(t, first.Put("relays.yaml", []byte(relaysRoute)))
+	first := harnesstest.Quickstart(t, "")
+	harnesstest.NoError(t, first.Put("relays.yaml", []byte(relaysRoute)))
 	second := elsewhere(t, first)
-	token := func(s *bed.Stack) string { return filepath.Join(s.Output(), "discovery.token") }
+	token := func(s *harness.Stack) string { return filepath.Join(s.Output(), "discovery.token") }
 	file := filepath.Join(t.TempDir(), "clusters.yaml")
-	bedtest.NoError(t, os.WriteFile(file, fmt.Appendf(nil, clustersFile,
+	harnesstest.NoError(t, os.WriteFile(file, fmt.Appendf(nil, clustersFile,
 		second.DiscoveryURL(), token(second), first.DiscoveryURL(), token(first)), 0o600))
 	both := *first // with the auth service of both
-	both.Ports.Auth, both.Ports.AuthHealth = bedtest.Port(t), bedtest.Port(t)
-	health := fmt.Sprintf("%s:%d", bed.Loopback, both.Ports.AuthHealth)
-	bedtest.Start(t, bed.Command{
+	both.Ports.Auth, both.Ports.AuthHealth = harnesstest.Port(t), harnesstest.Port(t)
+	health := fmt.Sprintf("%s:%d", harness.Loopback, both.Ports.AuthHealth)
+	harnesstest.Start(t, harness.Command{
 		Name: "auth", Path: filepath.Join(first.Bin, "auth"), Logs: t.TempDir(), Args: []string{
-			"--clusters", file, "--address", bed.Loopback, "--port", strconv.Itoa(both.Ports.Auth), "--health-address", health,
+			"--clusters", file, "--address", harness.Loopback, "--port", strconv.Itoa(both.Ports.Auth),
+			"--health-address", health,
 			"--shutdown-delay", "0",
 		},
-	}, bed.Answers("http://"+health+"/ready", http.StatusOK))
-	ask := func(ctx context.Context) (bed.ICE, error) {
+	}, harness.Answers("http://"+health+"/ready", http.StatusOK))
+	ask := func(ctx context.Context) (harness.ICE, error) {
 		ice, err := both.ICEServers(ctx)
 		if err == nil && (len(ice.Servers) != 2 || ice.Servers[0].URLs[0] != address(first) || ice.Servers[1].URLs[0] != address(second)) {
 			err = fmt.Errorf("ICE servers %+v, want %s and then %s", ice.Servers, address(first), address(second))
@@ -60,26 +61,26 @@ func TestSecondRegionTakesOver(t *testing.T) {
 	call := func() {
 		t.Helper()
 		ice, err := ask(t.Context())
-		bedtest.NoError(t, err)
+		harnesstest.NoError(t, err)
 		servers, err := json.Marshal(ice.Servers)
-		bedtest.NoError(t, err)
+		harnesstest.NoError(t, err)
 		chromium.Open(t, page.URL+"/call.html#"+url.PathEscape(string(servers))).
 			Reports("messages arrive", func(r chromium.Report) bool { return r.Verdict == "running" && r.Received >= 100 })
 	}
 	call()
 
 	dataplane, err := first.Config(t.Context())
-	bedtest.NoError(t, err)
-	bedtest.NoError(t, first.Operator.Kill()) // its dataplane ends with it
-	bedtest.NoError(t, first.Auth.Kill())
+	harnesstest.NoError(t, err)
+	harnesstest.NoError(t, first.Operator.Kill()) // its dataplane ends with it
+	harnesstest.NoError(t, first.Auth.Kill())
 	await(t, func(ctx context.Context) error {
-		if _, _, err := bed.Get(ctx, *dataplane.Admin.HealthcheckEndpoint+"/live"); err == nil {
+		if _, _, err := harness.Get(ctx, *dataplane.Admin.HealthcheckEndpoint+"/live"); err == nil {
 			return fmt.Errorf("the dataplane of the first region still lives")
 		}
 		return nil
 	})
 	before, err := second.Metric(t.Context(), "stunner_allocations_total")
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	call() // the last config of the first region is still used
 	after, err := second.Metric(t.Context(), "stunner_allocations_total")
 	if err != nil || after < before+2 {
@@ -96,14 +97,14 @@ spec:
   rules: [{backendRefs: [{name: echo, port: 1024, endPort: 65535}]}]
 `
 
-// elsewhere runs an operator and a dataplane with another secret, without an auth service. The programs of the given stack
-// are used.
-func elsewhere(t *testing.T, peer *bed.Stack) *bed.Stack {
+// elsewhere runs an operator and a dataplane with another secret, without an auth service. The programs of the given
+// stack are used.
+func elsewhere(t *testing.T, peer *harness.Stack) *harness.Stack {
 	t.Helper()
-	s := &bed.Stack{Bin: peer.Bin, Dir: t.TempDir(), Ports: peer.Ports}
-	s.Ports.TURN, s.Ports.Discovery = bedtest.Port(t), bedtest.Port(t)
-	bedtest.NoError(t, s.Prepare(filepath.Join(bedtest.Root(t), "docs/examples/quickstart")))
-	bedtest.NoError(t, s.Put("relays.yaml", []byte(relaysRoute)))
+	s := &harness.Stack{Bin: peer.Bin, Dir: t.TempDir(), Ports: peer.Ports}
+	s.Ports.TURN, s.Ports.Discovery = harnesstest.Port(t), harnesstest.Port(t)
+	harnesstest.NoError(t, s.Prepare(filepath.Join(harnesstest.Root(t), "docs/examples/quickstart")))
+	harnesstest.NoError(t, s.Put("relays.yaml", []byte(relaysRoute)))
 	edit(t, s, "gatewayconfig.yaml", "secret: quickstart", "secret: another-region")
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
@@ -112,9 +113,9 @@ func elsewhere(t *testing.T, peer *bed.Stack) *bed.Stack {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	bedtest.NoError(t, s.StartOperator(ctx))
+	harnesstest.NoError(t, s.StartOperator(ctx))
 	return s
 }
 
 // address returns the URL of the UDP listener.
-func address(s *bed.Stack) string { return fmt.Sprintf("turn:%s?transport=udp", s.Gateway()) }
+func address(s *harness.Stack) string { return fmt.Sprintf("turn:%s?transport=udp", s.Gateway()) }

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // newer is the version of the Gateway API that a cluster has before the installation.
@@ -34,7 +34,7 @@ func TestHelm_InstallsWithOneCommand(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	folder, err := bed.Published(ctx, bedtest.Root(t), "helm")
+	folder, err := harness.Published(ctx, harnesstest.Root(t), "helm")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestHelm_InstallsWithOneCommand(t *testing.T) {
 		}
 		return out
 	}
-	chart := filepath.Join(bedtest.Root(t), app)
+	chart := filepath.Join(harnesstest.Root(t), app)
 	// kinds returns the names and UIDs of all CRDs.
 	kinds := func() string {
 		t.Helper()
@@ -82,12 +82,12 @@ func TestHelm_InstallsWithOneCommand(t *testing.T) {
 
 	t.Run("serves", func(t *testing.T) {
 		in := start(t, parse(t, must("get", "manifest", "stunner")), begun)
-		kubectl(t, "apply", "-n", home, "-f", file(t, bedtest.Read(t, "docs/examples/cluster/gateway.yaml")))
+		kubectl(t, "apply", "-n", home, "-f", file(t, harnesstest.Read(t, "docs/examples/cluster/gateway.yaml")))
 		in.expose(home, "front-door")
 		in.offers("turn:192.0.2.7:3478?transport=udp", "turn:192.0.2.7:3478?transport=tcp")
 	})
 
-	must("upgrade", "--install", "stunner-crds", filepath.Join(bedtest.Root(t), crds), "--reset-then-reuse-values",
+	must("upgrade", "--install", "stunner-crds", filepath.Join(harnesstest.Root(t), crds), "--reset-then-reuse-values",
 		"--take-ownership")
 	unchanged("the chart of the CRDs took them over")
 	must("upgrade", "stunner", chart, "--set", "commonLabels.team=calls")

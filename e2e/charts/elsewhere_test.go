@@ -13,7 +13,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // published matches the location of a kustomization in the documentation.
@@ -23,7 +23,7 @@ var published = regexp.MustCompile(`'https://github\.com/stunner-gateway/stunner
 func elsewhere(t *testing.T) []object {
 	t.Helper()
 	blocks := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(
-		bedtest.Read(t, "docs/install.md"), -1,
+		harnesstest.Read(t, "docs/install.md"), -1,
 	)
 	if len(blocks) != 2 {
 		t.Fatalf("docs/install.md has %d blocks of YAML", len(blocks))
@@ -32,7 +32,7 @@ func elsewhere(t *testing.T) []object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	product, err := filepath.Rel(filepath.Join(dir, "calls"), bedtest.Root(t))
+	product, err := filepath.Rel(filepath.Join(dir, "calls"), harnesstest.Root(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func elsewhere(t *testing.T) []object {
 			t.Fatal(err)
 		}
 	}
-	top, err := filepath.Rel(bedtest.Root(t), dir)
+	top, err := filepath.Rel(harnesstest.Root(t), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,13 +122,13 @@ func TestKustomize_GuardsSecretsInAnotherNamespace(t *testing.T) {
 // else.
 func TestKustomize_UninstallKeepsTheNamespace(t *testing.T) {
 	command := regexp.MustCompile("(?m)^kubectl (delete --kustomize .*)$").FindStringSubmatch(
-		bedtest.Read(t, "docs/install.md"),
+		harnesstest.Read(t, "docs/install.md"),
 	)
 	if command == nil {
 		t.Fatal("docs/install.md has no command for uninstallation")
 	}
 	var args []string
-	for arg := range strings.FieldsSeq(published.ReplaceAllString(command[1], bedtest.Root(t)+"/$1")) {
+	for arg := range strings.FieldsSeq(published.ReplaceAllString(command[1], harnesstest.Root(t)+"/$1")) {
 		args = append(args, strings.Trim(arg, "'"))
 	}
 	said := kubectl(t, append(args, "--dry-run=client", "--output=name")...)

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // The images in the values of the existing chart.
@@ -26,7 +26,7 @@ var existingImages = []string{
 func existing(t *testing.T, without []string, set string) release {
 	t.Helper()
 	var values, more map[string]any
-	text := []byte(bedtest.Read(t, "e2e/charts/testdata/existing/values.yaml"))
+	text := []byte(harnesstest.Read(t, "e2e/charts/testdata/existing/values.yaml"))
 	if err := yaml.Unmarshal(text, &values); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func merge(values, more map[string]any) map[string]any {
 // All values of the existing chart, without its images, install the images of this product, with flags and values that
 // its programs accept.
 func TestExisting_ValuesInstallThisProduct(t *testing.T) {
-	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth)
+	bin := harnesstest.Build(t, harness.Operator, harness.Stunnerd, harness.Auth)
 	const flags = `
 stunnerGatewayOperator:
   deployment: {container: {manager: {args: [--leader-elect, --health-probe-bind-address=:8081,

@@ -10,7 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // hostile are texts that have another meaning than a string in YAML.
@@ -31,7 +31,7 @@ var unused = map[string]string{
 // changes nothing else.
 func TestValues_OfEveryNameArriveUnchanged(t *testing.T) {
 	var root map[string]any
-	if err := json.Unmarshal([]byte(bedtest.Read(t, app+"/values.schema.json")), &root); err != nil {
+	if err := json.Unmarshal([]byte(harnesstest.Read(t, app+"/values.schema.json")), &root); err != nil {
 		t.Fatal(err)
 	}
 	leaves, refused, arrived := 0, 0, 0

@@ -18,15 +18,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/cert"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // The programs run with the flags and rights of the chart. The documented example becomes a Gateway, and a web app gets
 // credentials for it.
 func TestInstallation_ServesAGateway(t *testing.T) {
 	in := install(t, release{chart: app})
-	kubectl(t, "apply", "-n", home, "-f", file(t, bedtest.Read(t, "docs/examples/cluster/gateway.yaml")))
+	kubectl(t, "apply", "-n", home, "-f", file(t, harnesstest.Read(t, "docs/examples/cluster/gateway.yaml")))
 	in.expose(home, "front-door")
 	image := kubectl(
 		t, "get", "deployment/front-door", "-n", home, "-o", "jsonpath={.spec.template.spec.containers[0].image}",
@@ -90,13 +90,13 @@ spec:
 	in.offers("turn:192.0.2.7:3478?transport=udp", "turn:192.0.2.7:3478?transport=tcp")
 }
 
-// With the profile offload, the admission policies allow the capabilities of in-kernel forwarding. The operator adds them
-// only if the Pod Security level of the namespace allows them too.
+// With the profile offload, the admission policies allow the capabilities of in-kernel forwarding. The operator adds
+// them only if the Pod Security level of the namespace allows them too.
 func TestInstallation_OfTheProfileOffload(t *testing.T) {
 	const namespace = "offload"
 	in := install(t, release{chart: app, files: []string{"values-offload.yaml"}})
 	restricted(t, namespace)
-	kubectl(t, "apply", "-n", namespace, "-f", file(t, bedtest.Read(t, "docs/examples/cluster/gateway.yaml")))
+	kubectl(t, "apply", "-n", namespace, "-f", file(t, harnesstest.Read(t, "docs/examples/cluster/gateway.yaml")))
 	in.expose(namespace, "front-door")
 	for _, c := range []struct{ level, want string }{{"restricted", ""}, {"privileged", `["BPF","NET_ADMIN"]`}} {
 		kubectl(t, "label", "namespace", namespace, "--overwrite", "pod-security.kubernetes.io/enforce="+c.level)
@@ -132,7 +132,7 @@ func install(t *testing.T, r release) installation {
 // start runs the programs of a release whose objects have been created since begun.
 func start(t *testing.T, objects []object, begun time.Time) installation {
 	t.Helper()
-	bin := bedtest.Build(t, bed.Operator, bed.Auth)
+	bin := harnesstest.Build(t, harness.Operator, harness.Auth)
 	pods := byName(t, objects)
 	account := "system:serviceaccount:" + home + ":stunner-operator"
 	access, err := control.User(account, "system:serviceaccounts", "system:serviceaccounts:"+home)
@@ -141,19 +141,19 @@ func start(t *testing.T, objects []object, begun time.Time) installation {
 	}
 	granted(t, objects, account)
 
-	discovery, health := bedtest.Address(t), bedtest.Address(t)
+	discovery, health := harnesstest.Address(t), harnesstest.Address(t)
 	run(t, filepath.Join(bin, "operator"), pods["Deployment/"+home+"/stunner-operator"], health,
 		"--kubeconfig", access.Kubeconfig, "--discovery-address", discovery, "--discovery-token-file",
 		token(t, "stunner-operator"), "--health-address", health,
-		"--scaler-address", bedtest.Address(t))
+		"--scaler-address", harnesstest.Address(t))
 	in := installation{t: t}
 	ca := in.authority()
-	port := bedtest.Port(t)
-	in.auth = fmt.Sprintf("http://%s:%d/v1/ice-servers", bed.Loopback, port)
-	health = bedtest.Address(t)
+	port := harnesstest.Port(t)
+	in.auth = fmt.Sprintf("http://%s:%d/v1/ice-servers", harness.Loopback, port)
+	health = harnesstest.Address(t)
 	run(t, filepath.Join(bin, "auth"), pods["Deployment/"+home+"/stunner-auth"], health,
 		"--config", "https://"+discovery, "--discovery-token-file", token(t, "stunner-auth"), "--discovery-ca-file", ca,
-		"--address", bed.Loopback, "--port", fmt.Sprint(port), "--health-address", health, "--shutdown-delay=0")
+		"--address", harness.Loopback, "--port", fmt.Sprint(port), "--health-address", health, "--shutdown-delay=0")
 
 	t.Cleanup(func() {
 		all, err := control.Audit(begun)
@@ -226,7 +226,7 @@ func decode(t *testing.T, o object, into any) {
 func run(t *testing.T, program string, deployment object, health string, more ...string) {
 	t.Helper()
 	c := container(t, deployment)
-	own := map[string]string{"POD_NAMESPACE": home, "POD_IP": bed.Loopback}
+	own := map[string]string{"POD_NAMESPACE": home, "POD_IP": harness.Loopback}
 	var expand []string
 	env := []string{}
 	for _, e := range c.Env {
@@ -241,7 +241,7 @@ func run(t *testing.T, program string, deployment object, health string, more ..
 	for i := range args {
 		args[i] = strings.NewReplacer(expand...).Replace(args[i])
 	}
-	p, err := bed.Start(bed.Command{
+	p, err := harness.Start(harness.Command{
 		Name: filepath.Base(program), Path: program, Args: append(args, more...), Env: env, Logs: t.TempDir(),
 	})
 	if err != nil {
@@ -257,7 +257,7 @@ func run(t *testing.T, program string, deployment object, health string, more ..
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := p.Until(ctx, bed.Answers("http://"+health+"/ready", http.StatusOK)); err != nil {
+	if err := p.Until(ctx, harness.Answers("http://"+health+"/ready", http.StatusOK)); err != nil {
 		t.Fatal(err)
 	}
 }

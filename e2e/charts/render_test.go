@@ -30,9 +30,9 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // The charts.
@@ -72,7 +72,7 @@ var charts = map[string]func() (loaded, error){
 }
 
 func read(folder string) (l loaded, err error) {
-	root, err := bed.Root()
+	root, err := harness.Root()
 	if err != nil {
 		return l, err
 	}
@@ -98,7 +98,7 @@ func (r release) values(t *testing.T) map[string]any {
 	all := map[string]any{}
 	texts := []string{r.set}
 	for _, f := range r.files {
-		texts = append([]string{bedtest.Read(t, filepath.Join(r.chart, f))}, texts...)
+		texts = append([]string{harnesstest.Read(t, filepath.Join(r.chart, f))}, texts...)
 	}
 	for _, text := range slices.Backward(texts) {
 		var values map[string]any
@@ -178,7 +178,7 @@ func (r release) all(t *testing.T) (all []object) {
 func kustomize(t *testing.T, folder string) []object {
 	t.Helper()
 	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(
-		filesys.MakeFsOnDisk(), filepath.Join(bedtest.Root(t), folder),
+		filesys.MakeFsOnDisk(), filepath.Join(harnesstest.Root(t), folder),
 	)
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // Each value that configures a field of an object changes that field.
@@ -288,7 +288,7 @@ func TestMetadata(t *testing.T) {
 		metadata := load(t, c).Metadata
 		if path, ours := strings.CutPrefix(
 			metadata.Icon, "https://raw.githubusercontent.com/stunner-gateway/stunner/main/",
-		); !ours || bedtest.Read(t, path) == "" {
+		); !ours || harnesstest.Read(t, path) == "" {
 			t.Errorf("%s: icon %q is not in the repository", c, metadata.Icon)
 		}
 		var changes []struct{ Kind, Description string }

@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // patience is the timeout of operations that take about a second on an idle machine.
@@ -136,8 +136,9 @@ func TestAPIServer_AcceptsEveryCombination(t *testing.T) {
 	restricted(t, home)
 	restricted(t, "stunner")
 	rendered := map[string][]object{
-		"kinds":       release{chart: crds}.objects(t),
-		"autoscaling": append(kustomize(t, "keda"), parse(t, bedtest.Read(t, "keda/triggerauthentication.yaml"))...),
+		"kinds": release{chart: crds}.objects(t),
+		"autoscaling": append(kustomize(t, "keda"),
+			parse(t, harnesstest.Read(t, "keda/triggerauthentication.yaml"))...),
 	}
 	for title, r := range combinations {
 		r.chart = app
@@ -274,7 +275,7 @@ func await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := bed.Until(ctx, cond); err != nil {
+	if err := harness.Until(ctx, cond); err != nil {
 		t.Fatal(err)
 	}
 }

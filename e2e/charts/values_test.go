@@ -10,7 +10,7 @@ import (
 	"helm.sh/helm/v4/pkg/strvals"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // schema is the part of a chart's values schema that lists properties.
@@ -23,7 +23,7 @@ type schema struct {
 func TestSchema_IsClosedAtEveryDepth(t *testing.T) {
 	for chart, atLeast := range map[string]int{app: 300, crds: 3} {
 		var root map[string]any
-		if err := json.Unmarshal([]byte(bedtest.Read(t, chart+"/values.schema.json")), &root); err != nil {
+		if err := json.Unmarshal([]byte(harnesstest.Read(t, chart+"/values.schema.json")), &root); err != nil {
 			t.Fatal(err)
 		}
 		objects := 0
@@ -178,10 +178,10 @@ func TestAuth_WithoutTokensIsForTheClusterOnly(t *testing.T) {
 // The values of the existing chart in the table of the migration page are values of this chart.
 func TestMigration_ListsSupportedValues(t *testing.T) {
 	var all schema
-	if err := json.Unmarshal([]byte(bedtest.Read(t, app+"/values.schema.json")), &all); err != nil {
+	if err := json.Unmarshal([]byte(harnesstest.Read(t, app+"/values.schema.json")), &all); err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(bedtest.Read(t, "docs/migration/values.md"), "\n## Values\n")
+	_, section, _ := strings.Cut(harnesstest.Read(t, "docs/migration/values.md"), "\n## Values\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	values := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1)
 	if len(values) < 10 {
@@ -210,7 +210,7 @@ func TestDocs_SetValuesThatExist(t *testing.T) {
 		"docs/install.md", "docs/migration.md", "docs/migration/users.md", "docs/migration/values.md",
 		"README.md", app + "/README.md", crds + "/README.md", app + "/templates/NOTES.txt", crds + "/templates/NOTES.txt",
 	} {
-		for line := range strings.Lines(bedtest.Read(t, page)) {
+		for line := range strings.Lines(harnesstest.Read(t, page)) {
 			var settings []string
 			for _, match := range setting.FindAllStringSubmatch(line, -1) {
 				settings = append(settings, strings.Trim(match[1], "'"))

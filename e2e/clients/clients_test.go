@@ -29,10 +29,10 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/clients/go/iceservers"
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
@@ -48,15 +48,15 @@ const (
 // connections, and while the clock of the client is wrong by a minute.
 func TestACallOfThreeLifetimes(t *testing.T) {
 	compile(t)
-	stack := bedtest.Quickstart(t, "")
+	stack := harnesstest.Quickstart(t, "")
 	reachRelays(t, stack)
 	var old iceservers.ICEServer
-	tests := map[string]func(*testing.T, *bed.Stack, *front){
-		"Chromium, clock ahead":  func(t *testing.T, _ *bed.Stack, f *front) { browserCall(t, f, aheadMS) },
-		"Chromium, clock behind": func(t *testing.T, _ *bed.Stack, f *front) { browserCall(t, f, -aheadMS) },
-		"Node.js, clock ahead":   func(t *testing.T, s *bed.Stack, f *front) { nodeCalls(t, s, f, aheadMS) },
-		"Node.js, clock behind":  func(t *testing.T, s *bed.Stack, f *front) { nodeCalls(t, s, f, -aheadMS) },
-		"Go":                     func(t *testing.T, s *bed.Stack, f *front) { old = goCalls(t, s, f) },
+	tests := map[string]func(*testing.T, *harness.Stack, *front){
+		"Chromium, clock ahead":  func(t *testing.T, _ *harness.Stack, f *front) { browserCall(t, f, aheadMS) },
+		"Chromium, clock behind": func(t *testing.T, _ *harness.Stack, f *front) { browserCall(t, f, -aheadMS) },
+		"Node.js, clock ahead":   func(t *testing.T, s *harness.Stack, f *front) { nodeCalls(t, s, f, aheadMS) },
+		"Node.js, clock behind":  func(t *testing.T, s *harness.Stack, f *front) { nodeCalls(t, s, f, -aheadMS) },
+		"Go":                     func(t *testing.T, s *harness.Stack, f *front) { old = goCalls(t, s, f) },
 	}
 	t.Run("clients", func(t *testing.T) {
 		for name, test := range tests {
@@ -86,15 +86,15 @@ func TestACallOfThreeLifetimes(t *testing.T) {
 var expiredPattern = regexp.MustCompile(`(?m)^` + telemetry.Refused + `\{.*"expired_credential".*\} (\d+)$`)
 
 // expired returns how many requests with expired credentials the gateway has refused.
-func expired(t *testing.T, stack *bed.Stack) (sum int) {
+func expired(t *testing.T, stack *harness.Stack) (sum int) {
 	t.Helper()
 	c, err := stack.Config(t.Context())
-	bedtest.NoError(t, err)
-	_, page, err := bed.Get(t.Context(), c.Admin.MetricsEndpoint)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
+	_, page, err := harness.Get(t.Context(), c.Admin.MetricsEndpoint)
+	harnesstest.NoError(t, err)
 	for _, match := range expiredPattern.FindAllStringSubmatch(string(page), -1) {
 		n, err := strconv.Atoi(match[1])
-		bedtest.NoError(t, err)
+		harnesstest.NoError(t, err)
 		sum += n
 	}
 	return sum
@@ -102,17 +102,17 @@ func expired(t *testing.T, stack *bed.Stack) (sum int) {
 
 // reachRelays lets the UDPRoute of the quickstart reach the relay addresses of the gateway, so that both sides of a
 // call can be relayed.
-func reachRelays(t *testing.T, stack *bed.Stack) {
+func reachRelays(t *testing.T, stack *harness.Stack) {
 	t.Helper()
 	file := filepath.Join(stack.Input(), "udproute.yaml")
 	text, err := os.ReadFile(file)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	ports := regexp.MustCompile(`port: \d+\n(\s+)endPort: \d+`)
 	wide := ports.ReplaceAllString(string(text), "port: 1\n${1}endPort: 65535")
 	if wide == string(text) {
 		t.Fatalf("%s has no range of ports", file)
 	}
-	bedtest.NoError(t, stack.Put("udproute.yaml", []byte(wide)))
+	harnesstest.NoError(t, stack.Put("udproute.yaml", []byte(wide)))
 }
 
 // browserCall makes a call between two peers of a page, both relayed. The page reports each user name of its servers.
@@ -131,14 +131,14 @@ func browserCall(t *testing.T, f *front, ahead int) {
 }
 
 // nodeCalls makes a relayed call with each credential that a program of Node.js gets.
-func nodeCalls(t *testing.T, stack *bed.Stack, f *front, ahead int) {
-	script := filepath.Join(bedtest.Root(t), "e2e/clients/page/hold.mjs")
+func nodeCalls(t *testing.T, stack *harness.Stack, f *front, ahead int) {
+	script := filepath.Join(harnesstest.Root(t), "e2e/clients/page/hold.mjs")
 	cmd := exec.Command(node(t), script, f.URL+"/v1/ice-servers", fmt.Sprint(ahead), fmt.Sprint(lifetime))
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
-	bedtest.NoError(t, err)
-	bedtest.NoError(t, cmd.Start())
+	harnesstest.NoError(t, err)
+	harnesstest.NoError(t, cmd.Start())
 	defer func() {
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Errorf("end program: %v", err)
@@ -152,14 +152,14 @@ func nodeCalls(t *testing.T, stack *bed.Stack, f *front, ahead int) {
 		if !lines.Scan() {
 			t.Fatalf("the program ended: %v", lines.Err())
 		}
-		var server bed.ICEServer
-		bedtest.NoError(t, json.Unmarshal(lines.Bytes(), &server))
+		var server harness.ICEServer
+		harnesstest.NoError(t, json.Unmarshal(lines.Bytes(), &server))
 		begin(t, stack, f, server.Username, server.Credential)
 	}
 }
 
 // goCalls makes a relayed call with each credential that the Go client gets. It returns the first one.
-func goCalls(t *testing.T, stack *bed.Stack, f *front) (first iceservers.ICEServer) {
+func goCalls(t *testing.T, stack *harness.Stack, f *front) (first iceservers.ICEServer) {
 	var mu sync.Mutex
 	var failures []error
 	source := iceservers.NewSource(
@@ -180,7 +180,7 @@ func goCalls(t *testing.T, stack *bed.Stack, f *front) (first iceservers.ICEServ
 	end := time.After(lifetimes * lifetime * time.Second)
 	for tick := time.Tick(100 * time.Millisecond); ; {
 		servers, err := source.Get(t.Context())
-		bedtest.NoError(t, err)
+		harnesstest.NoError(t, err)
 		server := servers.ICEServers[0]
 		if first.Username == "" {
 			first = server
@@ -201,7 +201,7 @@ func goCalls(t *testing.T, stack *bed.Stack, f *front) (first iceservers.ICEServ
 
 // begin checks that a credential has not expired. For a new credential it starts a relayed call, and ends it after some
 // echoes.
-func begin(t *testing.T, stack *bed.Stack, f *front, username, password string) {
+func begin(t *testing.T, stack *harness.Stack, f *front, username, password string) {
 	t.Helper()
 	if !f.see(t, username) {
 		return

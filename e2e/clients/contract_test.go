@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/stunner-gateway/stunner/clients/go/iceservers"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // schema is the part of a schema of OpenAPI that the types must agree with.
@@ -25,12 +25,12 @@ type schema struct {
 // The types of the Go client have all fields of openapi/auth.yaml, with the same types. Those without omitempty are
 // required.
 func TestContractOfTheGoClient(t *testing.T) {
-	text := bedtest.Read(t, "services/auth/internal/rest/openapi.json")
+	text := harnesstest.Read(t, "services/auth/internal/rest/openapi.json")
 	var contract struct {
 		Paths      map[string]any
 		Components struct{ Schemas map[string]schema }
 	}
-	bedtest.NoError(t, json.Unmarshal([]byte(text), &contract))
+	harnesstest.NoError(t, json.Unmarshal([]byte(text), &contract))
 	if contract.Paths["/v1/ice-servers"] == nil {
 		t.Error("the contract does not have the path of the client")
 	}

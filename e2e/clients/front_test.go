@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // front is a web server in front of the auth service, like that of a web app. It serves the pages and the TypeScript
@@ -40,12 +40,12 @@ var faults = []string{"429", "503", "broken connection"}
 
 const retryAfter = time.Second
 
-func newFront(t *testing.T, stack *bed.Stack) *front {
+func newFront(t *testing.T, stack *harness.Stack) *front {
 	t.Helper()
 	auth, err := url.Parse(stack.AuthURL())
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	f := &front{auth: httputil.NewSingleHostReverseProxy(auth), seen: map[string]bool{}}
-	root := bedtest.Root(t)
+	root := harnesstest.Root(t)
 	files := func(prefix, folder string) http.Handler {
 		return http.StripPrefix(prefix, http.FileServer(http.Dir(filepath.Join(root, folder))))
 	}

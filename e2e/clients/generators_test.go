@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // Bodies of the documentation, in the types of generators with their defaults. Generators make a field with a default
@@ -51,28 +51,28 @@ func bodies() (text []byte, err error) {
 // The types of openapi-typescript with its defaults accept the bodies of the documentation, in strict TypeScript.
 func TestOpenAPITypeScript(t *testing.T) {
 	dir := t.TempDir()
-	run(t, tool(t, "openapi-typescript", filepath.Join(bedtest.Root(t), "openapi/auth.yaml"), "--output",
+	run(t, tool(t, "openapi-typescript", filepath.Join(harnesstest.Root(t), "openapi/auth.yaml"), "--output",
 		filepath.Join(dir, "api.ts")))
 	bodies := filepath.Join(dir, "bodies.ts")
-	bedtest.NoError(t, os.WriteFile(bodies, []byte(bodiesTypeScript), 0o644))
+	harnesstest.NoError(t, os.WriteFile(bodies, []byte(bodiesTypeScript), 0o644))
 	run(t, tool(t, "tsc", "--strict", "--exactOptionalPropertyTypes", "--noEmit", "--lib", "ES2022,DOM", bodies))
 }
 
 // The client and types of oapi-codegen with its defaults accept the bodies of the documentation.
 func TestOAPICodegen(t *testing.T) {
-	root, dir := bedtest.Root(t), t.TempDir()
+	root, dir := harnesstest.Root(t), t.TempDir()
 	generate := exec.Command("go", "tool", "oapi-codegen", "-generate", "types,client", "-package", "api",
 		"-o", filepath.Join(dir, "api.gen.go"), filepath.Join(root, "openapi/auth.yaml"))
 	generate.Dir = filepath.Join(root, ".ci/tools")
 	generate.Env = append(os.Environ(), "GOWORK=off")
 	run(t, generate)
-	bedtest.NoError(t, os.WriteFile(filepath.Join(dir, "bodies.go"), []byte(bodiesGo), 0o644))
+	harnesstest.NoError(t, os.WriteFile(filepath.Join(dir, "bodies.go"), []byte(bodiesGo), 0o644))
 	// The module has the versions of the auth service, which are in the cache of modules.
 	module := strings.NewReplacer("=> ../api", "=> "+filepath.Join(root, "services/api")).
-		Replace(bedtest.Read(t, "services/auth/go.mod"))
-	bedtest.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(module), 0o644))
-	sums := []byte(bedtest.Read(t, "services/auth/go.sum"))
-	bedtest.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o644))
+		Replace(harnesstest.Read(t, "services/auth/go.mod"))
+	harnesstest.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(module), 0o644))
+	sums := []byte(harnesstest.Read(t, "services/auth/go.sum"))
+	harnesstest.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o644))
 	vet := exec.Command("go", "-C", dir, "vet", ".")
 	vet.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
 	run(t, vet)

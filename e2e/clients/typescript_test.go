@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // node returns the path of Node.js.
@@ -25,7 +25,7 @@ func node(t *testing.T) string {
 // tool returns a command of a tool that the lock file of the TypeScript client pins, in the folder of the client.
 func tool(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
-	folder := filepath.Join(bedtest.Root(t), "clients/typescript")
+	folder := filepath.Join(harnesstest.Root(t), "clients/typescript")
 	path := filepath.Join(folder, "node_modules/.bin", name)
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%s is not installed: run `npm --prefix clients/typescript ci`", name)
@@ -53,7 +53,7 @@ func compile(t *testing.T) {
 // The unit tests of the client, in virtual time: each is a subtest.
 func TestTypeScriptUnits(t *testing.T) {
 	compile(t)
-	files, err := filepath.Glob(filepath.Join(bedtest.Root(t), "clients/typescript/test/*.test.mjs"))
+	files, err := filepath.Glob(filepath.Join(harnesstest.Root(t), "clients/typescript/test/*.test.mjs"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no tests found: %v", err)
 	}

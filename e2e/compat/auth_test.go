@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
@@ -33,8 +33,8 @@ const (
 // J-10: requests of clients of the existing auth service get the recorded answers. Each exception is in
 // docs/migration/auth.md with its reason.
 func TestAuth(t *testing.T) {
-	gateways := filepath.Join(bedtest.Root(t), "e2e/compat/testdata/gateways.yaml")
-	program := filepath.Join(bedtest.Build(t, bed.Auth), "auth")
+	gateways := filepath.Join(harnesstest.Root(t), "e2e/compat/testdata/gateways.yaml")
+	program := filepath.Join(harnesstest.Build(t, harness.Auth), "auth")
 	empty := discovery.NewServer(discovery.ServerOptions{})
 	lost := discovery.NewServer(discovery.ServerOptions{})
 	used := map[*difference]bool{}
@@ -52,7 +52,7 @@ func TestAuth(t *testing.T) {
 		"moved":    {gateways, []string{"STUNNER_PUBLIC_ADDR=192.0.2.99"}, nil, answers(alpha, 200), moved()},
 		"limited":  {gateways, nil, []string{"--gateways=calls/*"}, answers(alpha, 200), limited()},
 	} {
-		url := start(t, bed.Command{
+		url := start(t, harness.Command{
 			Name: name, Path: program, Args: append([]string{"--config", service.origin}, service.args...),
 			Env: service.env, Logs: t.TempDir(),
 		}, service.ready)
@@ -81,7 +81,7 @@ func TestAuth(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", d.request, d.existing, d.ours, d.reason)
 	}
-	_, section, _ := strings.Cut(bedtest.Read(t, "docs/migration/auth.md"), heading)
+	_, section, _ := strings.Cut(harnesstest.Read(t, "docs/migration/auth.md"), heading)
 	section, _, _ = strings.Cut(section, "\n## ")
 	if _, rest, ok := strings.Cut(section, head); !ok || !strings.HasPrefix(head+rest, table.String()) ||
 		strings.HasPrefix((head + rest)[table.Len():], "|") {
@@ -99,18 +99,18 @@ func serve(t *testing.T, s *discovery.Server) string {
 }
 
 // start starts an auth service, waits until it is ready, and returns its URL.
-func start(t *testing.T, c bed.Command, ready func(url string) func(context.Context) error) string {
+func start(t *testing.T, c harness.Command, ready func(url string) func(context.Context) error) string {
 	t.Helper()
-	port := strconv.Itoa(bedtest.Port(t))
-	url := "http://" + bed.Loopback + ":" + port
-	c.Args = append(c.Args, "--address="+bed.Loopback, "--port="+port, "--health-address="+bedtest.Address(t))
-	bedtest.Start(t, c, ready(url))
+	port := strconv.Itoa(harnesstest.Port(t))
+	url := "http://" + harness.Loopback + ":" + port
+	c.Args = append(c.Args, "--address="+harness.Loopback, "--port="+port, "--health-address="+harnesstest.Address(t))
+	harnesstest.Start(t, c, ready(url))
 	return url
 }
 
 // answers waits until a request has a status.
 func answers(target string, status int) func(url string) func(context.Context) error {
-	return func(url string) func(context.Context) error { return bed.Answers(url+target, status) }
+	return func(url string) func(context.Context) error { return harness.Answers(url+target, status) }
 }
 
 // publishAndDelete publishes a gateway, waits until the service answers with it, and deletes it.
@@ -128,11 +128,11 @@ func publishAndDelete(s *discovery.Server) func(url string) func(context.Context
 	s.Publish(c)
 	return func(url string) func(context.Context) error {
 		return func(ctx context.Context) error {
-			if err := bed.Until(ctx, bed.Answers(url+"/ice?service=turn", http.StatusOK)); err != nil {
+			if err := harness.Until(ctx, harness.Answers(url+"/ice?service=turn", http.StatusOK)); err != nil {
 				return err
 			}
 			s.Delete("calls/beta")
-			return bed.Until(ctx, bed.Answers(url+"/ice?service=turn", http.StatusNotFound))
+			return harness.Until(ctx, harness.Answers(url+"/ice?service=turn", http.StatusNotFound))
 		}
 	}
 }

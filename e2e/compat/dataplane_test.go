@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
@@ -165,10 +165,10 @@ func installations() map[string]installation {
 // TestDataplane starts stunnerd with command lines, environments and files of existing installations. It relays a call,
 // and logs the expected warnings.
 func TestDataplane(t *testing.T) {
-	stunnerd := filepath.Join(bedtest.Build(t, bed.Stunnerd), "stunnerd")
+	stunnerd := filepath.Join(harnesstest.Build(t, harness.Stunnerd), "stunnerd")
 	host := hostAddress(t)
-	peer := bedtest.Echo(t, host)
-	chain, private, err := bed.Certificate(host)
+	peer := harnesstest.Echo(t, host)
+	chain, private, err := harness.Certificate(host)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestDataplane(t *testing.T) {
 	for name, in := range installations() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			port := bedtest.Port(t)
+			port := harnesstest.Port(t)
 			server := discovery.NewServer(discovery.ServerOptions{})
 			server.Publish(served(port, peer))
 			file := filepath.Join(t.TempDir(), "stunnerd.conf")
@@ -229,7 +229,7 @@ func TestDataplane(t *testing.T) {
 // TestDataplaneRefuses: a command line without a usable origin ends the program with code 2, and the error says which
 // setting is missing.
 func TestDataplaneRefuses(t *testing.T) {
-	stunnerd := filepath.Join(bedtest.Build(t, bed.Stunnerd), "stunnerd")
+	stunnerd := filepath.Join(harnesstest.Build(t, harness.Stunnerd), "stunnerd")
 	for line, want := range map[string]string{
 		"-w -c k8s": "or STUNNER_CONFIG_ORIGIN, such as https://stunner-config-discovery.NAMESPACE.svc:13478",
 		"-w -c k8s --cds-server-namespace=stunner --cds-server-port=x": "--cds-server-port \"x\": use 1 to 65535",
@@ -245,9 +245,9 @@ func TestDataplaneRefuses(t *testing.T) {
 }
 
 // run starts stunnerd and waits until a config is in force.
-func run(t *testing.T, stunnerd string, args, env []string) *bed.Process {
+func run(t *testing.T, stunnerd string, args, env []string) *harness.Process {
 	t.Helper()
-	p := bedtest.Start(t, bed.Command{
+	p := harnesstest.Start(t, harness.Command{
 		Name: "stunnerd", Path: stunnerd, Args: args, Logs: t.TempDir(),
 		// The default port of the probes may be in use on this host.
 		Env: append(env, "STUNNER_HEALTHCHECK_ENDPOINT=none"),

@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 var (
@@ -147,12 +147,12 @@ func crdOf(crds []*apiextensions.CustomResourceDefinition, kind string) *apiexte
 // judgedByOperator lets the operator read a folder with one file for each specimen.
 func judgedByOperator(t *testing.T, corpus []specimen) []verdict {
 	t.Helper()
-	root, err := bed.Root()
+	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
 	programs, input, output := t.TempDir(), t.TempDir(), t.TempDir()
-	if err := bed.Build(t.Context(), root, programs, bed.Operator); err != nil {
+	if err := harness.Build(t.Context(), root, programs, harness.Operator); err != nil {
 		t.Fatal(err)
 	}
 	name := func(i int) string { return fmt.Sprintf("%05d.yaml", i) }

@@ -11,13 +11,13 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // The objects of KEDA that the operator creates, and those in the examples, are valid according to the CRDs of KEDA.
 func TestKEDAObjectsAreValidByItsCRDs(t *testing.T) {
-	root, err := bed.Root()
+	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // verdict matches the last lines of a successful run.
@@ -117,15 +117,15 @@ verdict        fine
 
 func build(t *testing.T) string {
 	t.Helper()
-	return bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo, "e2e/demo")
+	return harnesstest.Build(t, harness.Operator, harness.Stunnerd, harness.Auth, harness.Echo, "e2e/demo")
 }
 
 // start runs the demo. Its work folder is inside the test's temporary folder.
-func start(t *testing.T, bin string, env ...string) *bed.Process {
+func start(t *testing.T, bin string, env ...string) *harness.Process {
 	t.Helper()
-	root := bedtest.Root(t)
+	root := harnesstest.Root(t)
 	dir := t.TempDir()
-	p, err := bed.Start(bed.Command{
+	p, err := harness.Start(harness.Command{
 		Name: "demo", Path: filepath.Join(bin, "demo"),
 		Args: []string{"--quickstart", filepath.Join(root, "docs/examples/quickstart")},
 		Env:  append([]string{"DEMO_EXIT=", "TMPDIR=" + dir}, env...), Logs: dir,
@@ -137,7 +137,7 @@ func start(t *testing.T, bin string, env ...string) *bed.Process {
 	return p
 }
 
-func says(t *testing.T, p *bed.Process, pattern *regexp.Regexp) {
+func says(t *testing.T, p *harness.Process, pattern *regexp.Regexp) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -147,7 +147,7 @@ func says(t *testing.T, p *bed.Process, pattern *regexp.Regexp) {
 }
 
 // send sends a signal and waits until the process has ended.
-func send(t *testing.T, p *bed.Process, s syscall.Signal) {
+func send(t *testing.T, p *harness.Process, s syscall.Signal) {
 	t.Helper()
 	if err := p.Signal(s); err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func nothingLeft(t *testing.T, bin string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err := bed.Until(ctx, func(context.Context) error {
+	err := harness.Until(ctx, func(context.Context) error {
 		if pids := left(t, bin); len(pids) > 0 {
 			return fmt.Errorf("left running: %v", pids)
 		}

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 func main() {
@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string) error {
 // demo is one run of the demo.
 type demo struct {
 	screen *screen
-	stack  bed.Stack
+	stack  harness.Stack
 }
 
 // run makes the call, shows the verdict, waits for Ctrl-C and cleans up. After a failure it keeps the work folder,
@@ -85,7 +85,7 @@ func (d *demo) run(ctx context.Context, example string, once bool) error {
 func (d *demo) stay(ctx context.Context) error {
 	d.screen.gap()
 	d.screen.note("Ctrl-C ends it.", "")
-	ended := make(chan *bed.Process, len(d.stack.Parts()))
+	ended := make(chan *harness.Process, len(d.stack.Parts()))
 	for _, p := range d.stack.Parts() {
 		go func() {
 			<-p.Done()

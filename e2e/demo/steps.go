@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -30,7 +30,7 @@ type step struct {
 
 // outcome holds the figures for the verdict.
 type outcome struct {
-	ice         bed.ICE
+	ice         harness.ICE
 	stats       call.Stats
 	allocations float64
 }
@@ -77,13 +77,13 @@ func (d *demo) step(ctx context.Context, s step) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	d.screen.failure(s.name, err, s.hint, bed.Tail(s.log, tailLines))
+	d.screen.failure(s.name, err, s.hint, harness.Tail(s.log, tailLines))
 	return err
 }
 
 func (d *demo) prepare(example string) (result string, err error) {
 	taken := 0
-	if d.stack.Ports, taken, err = bed.UsualPorts(); err != nil {
+	if d.stack.Ports, taken, err = harness.UsualPorts(); err != nil {
 		return "", err
 	}
 	result = d.stack.Dir
@@ -96,7 +96,7 @@ func (d *demo) prepare(example string) (result string, err error) {
 func (d *demo) echo(ctx context.Context) (string, error) {
 	p := d.stack.Ports
 	return fmt.Sprintf(
-		"WebRTC on %s:%d/udp, datagrams on %d/udp", bed.Loopback, p.Media, p.Datagrams,
+		"WebRTC on %s:%d/udp, datagrams on %d/udp", harness.Loopback, p.Media, p.Datagrams,
 	), d.stack.StartEcho(ctx)
 }
 

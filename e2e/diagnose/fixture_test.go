@@ -11,7 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // fixture is a fault.
@@ -188,7 +188,7 @@ func (f fixture) change(t *testing.T, g *gateway, part string) {
 			}
 		}
 		limited, cancel := context.WithTimeout(ctx, timeout)
-		err := bed.Until(limited, change)
+		err := harness.Until(limited, change)
 		cancel()
 		must(t, err)
 	}

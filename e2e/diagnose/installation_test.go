@@ -35,9 +35,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
@@ -56,7 +56,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(6)
+	harnesstest.Parallel(6)
 	os.Exit(cluster.Main(m, &control))
 }
 
@@ -71,26 +71,26 @@ func (o operator) program(name string) string { return filepath.Join(o.dir, name
 // startOperator installs the objects that all Gateways share, and starts the operator.
 func startOperator(t *testing.T) operator {
 	t.Helper()
-	o := operator{dir: bedtest.Build(t, bed.Operator, bed.Stunnerctl)}
+	o := operator{dir: harnesstest.Build(t, harness.Operator, harness.Stunnerctl)}
 	var err error
 	if clients, err = kubernetes.NewForConfig(control.Admin.Config); err != nil {
 		t.Fatal(err)
 	}
 	must(t, control.InstallKEDA(t.Context()))
-	apply(t, "", bedtest.Read(t, "e2e/diagnose/testdata/installation.yaml"))
-	apply(t, "", bedtest.Read(t, "kustomize/base/policy.yaml"))
+	apply(t, "", harnesstest.Read(t, "e2e/diagnose/testdata/installation.yaml"))
+	apply(t, "", harnesstest.Read(t, "kustomize/base/policy.yaml"))
 	patch(t, "", "node/node-1", `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"}]}}`, "status")
 	patch(t, system, "pod/stunner-operator-1", `{"status":{"phase":"Running","podIP":"192.0.2.200","podIPs":[{"ip":"192.0.2.200"}],
 		"conditions":[{"type":"Ready","status":"True"}]}}`, "status")
-	address, health := bedtest.Address(t), bedtest.Address(t)
+	address, health := harnesstest.Address(t), harnesstest.Address(t)
 	o.url = "http://" + address
-	bedtest.Start(t, bed.Command{
+	harnesstest.Start(t, harness.Command{
 		Name: "operator", Path: o.program("operator"), Logs: t.TempDir(),
 		Args: []string{
 			"--provider=kubernetes", "--kubeconfig", control.Admin.Kubeconfig, "--namespace", system, "--controller-name", controller,
 			"--discovery-auth=off", "--address=192.0.2.200", "--discovery-address", address, "--health-address", health, "--scaler-address=",
 		},
-	}, bed.Answers("http://"+health+"/ready", http.StatusOK))
+	}, harness.Answers("http://"+health+"/ready", http.StatusOK))
 	return o
 }
 
@@ -109,7 +109,7 @@ func newGateway(t *testing.T, o operator, name string) *gateway {
 	t.Helper()
 	g := &gateway{operator: o, namespace: name, connected: true}
 	apply(t, "", "{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}")
-	apply(t, name, g.filled(bedtest.Read(t, "e2e/diagnose/testdata/base.yaml")))
+	apply(t, name, g.filled(harnesstest.Read(t, "e2e/diagnose/testdata/base.yaml")))
 	for _, service := range []string{"front-door", "front-door-tcp"} {
 		awaitField(t, name, "service/"+service, ".metadata.name", service)
 		patch(t, name, "service/"+service, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}`, "status")
@@ -140,7 +140,7 @@ func (g *gateway) answer(t *testing.T, text string) {
 		must(t, json.Unmarshal([]byte(text), &parts))
 		return parts
 	}
-	answers, change := read(bedtest.Read(t, "e2e/diagnose/testdata/answers.json")), read(text)
+	answers, change := read(harnesstest.Read(t, "e2e/diagnose/testdata/answers.json")), read(text)
 	g.connected = change != nil
 	for path, fields := range change {
 		if answers[path] == nil {
@@ -195,7 +195,7 @@ func (g *gateway) connect(t *testing.T) {
 	source, err := discovery.Open(g.url, discovery.Options{ID: id, Pod: g.pod, Kind: inspection.Dataplane, Handler: handler})
 	must(t, err)
 	revision = func() string {
-		_, body, err := bed.Get(context.Background(), g.url+"/api/v1/gateways/"+id+"/config")
+		_, body, err := harness.Get(context.Background(), g.url+"/api/v1/gateways/"+id+"/config")
 		var answer struct{ Revision string }
 		if err != nil || json.Unmarshal(body, &answer) != nil {
 			return ""

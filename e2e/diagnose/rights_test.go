@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // rightsOf are the roles of a user with rights in one namespace.
@@ -48,8 +48,8 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: cat}]
 // error that names the right. None of these users reads a Secret.
 func testRights(t *testing.T, g *gateway) {
 	begun := time.Now()
-	apply(t, "", bedtest.Read(t, "kustomize/base/roles.yaml"))
-	apply(t, "", bedtest.Read(t, "kustomize/base/inspection.yaml"))
+	apply(t, "", harnesstest.Read(t, "kustomize/base/roles.yaml"))
+	apply(t, "", harnesstest.Read(t, "kustomize/base/inspection.yaml"))
 	apply(t, "", g.filled(rightsOf))
 	apply(t, "", rightsOfDoctor)
 	users := map[string]cluster.Access{"admin": control.Admin}

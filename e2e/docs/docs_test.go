@@ -12,20 +12,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // TestFlags: the tables of flags list exactly the flags of the programs, with their defaults and environment variables.
 func TestFlags(t *testing.T) {
-	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth)
+	bin := harnesstest.Build(t, harness.Operator, harness.Stunnerd, harness.Auth)
 	for _, program := range []string{"operator", "stunnerd", "auth"} {
 		page := "docs/reference/" + program + "-flags.md"
 		said := help(t, filepath.Join(bin, program))
 		known := names(said, regexp.MustCompile(`(?m)^  (?:-([a-z]), )?--?([a-z-]+)`))
 		var rows strings.Builder
 		for _, row := range regexp.MustCompile("(?m)^\\| (`-.*?`) \\|").FindAllStringSubmatch(
-			bedtest.Read(t, page), -1,
+			harnesstest.Read(t, page), -1,
 		) {
 			rows.WriteString(row[1] + "\n")
 		}
@@ -37,7 +37,7 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%s: no flags found", program)
 		}
 		compared := 0
-		for flag, documented := range documentedFlags(bedtest.Read(t, page)) {
+		for flag, documented := range documentedFlags(harnesstest.Read(t, page)) {
 			entry := regexp.MustCompile(`(?m)^  (?:-[a-z], )?` + flag + `\b(.*)\n((?:      .*\n?)+)`).FindStringSubmatch(said)
 			if entry == nil {
 				continue // is reported above
@@ -110,11 +110,12 @@ func documentedFlags(page string) map[string]documentedFlag {
 // TestAnnotations: the page about Gateways lists exactly the annotations that the operator reads.
 func TestAnnotations(t *testing.T) {
 	known := names(
-		bedtest.Read(t, "services/operator/internal/translate/annotations.go"),
+		harnesstest.Read(t, "services/operator/internal/translate/annotations.go"),
 		regexp.MustCompile(`"stunner\.l7mp\.io/([a-z-]+)"`),
 	)
 	written := names(
-		bedtest.Read(t, "docs/reference/annotations.md"), regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|"),
+		harnesstest.Read(t, "docs/reference/annotations.md"),
+		regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|"),
 	)
 	if len(known) == 0 || !slices.Equal(known, written) {
 		t.Errorf("annotations that are read %v\nannotations in docs/reference/annotations.md %v", known, written)
@@ -124,8 +125,8 @@ func TestAnnotations(t *testing.T) {
 // TestExamples: every document of an example folder is valid and in force on its own. e2e/node tests the examples for
 // clusters.
 func TestExamples(t *testing.T) {
-	bin := bedtest.Build(t, bed.Operator)
-	folders, err := filepath.Glob(filepath.Join(bedtest.Root(t), "docs/examples/*"))
+	bin := harnesstest.Build(t, harness.Operator)
+	folders, err := filepath.Glob(filepath.Join(harnesstest.Root(t), "docs/examples/*"))
 	folders = slices.DeleteFunc(folders, func(folder string) bool { return filepath.Base(folder) == "cluster" })
 	if err != nil || len(folders) == 0 {
 		t.Fatalf("no examples: %v", err)
@@ -147,9 +148,9 @@ func TestExamples(t *testing.T) {
 
 // TestConfig: stunnerd accepts the config on its page.
 func TestConfig(t *testing.T) {
-	bin := bedtest.Build(t, bed.Stunnerd)
+	bin := harnesstest.Build(t, harness.Stunnerd)
 	blocks := regexp.MustCompile("(?s)```yaml\n(version: v1\n.*?)```").FindAllStringSubmatch(
-		bedtest.Read(t, "docs/reference/config.md"), -1,
+		harnesstest.Read(t, "docs/reference/config.md"), -1,
 	)
 	if len(blocks) == 0 {
 		t.Fatal("docs/reference/config.md contains no config")
@@ -172,16 +173,16 @@ func TestLinks(t *testing.T) {
 	link := regexp.MustCompile(`(?:\]\(|(?:src|srcset|href)=")([^)"#:]*)(?:#([^)"]*))?[)"]`)
 	count := 0
 	for _, page := range pages(t) {
-		text := regexp.MustCompile("(?s)```.*?```|`[^`\n]*`").ReplaceAllString(bedtest.Read(t, page), "")
+		text := regexp.MustCompile("(?s)```.*?```|`[^`\n]*`").ReplaceAllString(harnesstest.Read(t, page), "")
 		for _, match := range link.FindAllStringSubmatch(text, -1) {
 			count++
 			target := page
 			if match[1] != "" {
 				target = filepath.Join(filepath.Dir(page), match[1])
 			}
-			if _, err := os.Stat(filepath.Join(bedtest.Root(t), target)); err != nil {
+			if _, err := os.Stat(filepath.Join(harnesstest.Root(t), target)); err != nil {
 				t.Errorf("%s links to %s, which does not exist", page, match[1])
-			} else if match[2] != "" && !slices.Contains(headings(bedtest.Read(t, target)), match[2]) {
+			} else if match[2] != "" && !slices.Contains(headings(harnesstest.Read(t, target)), match[2]) {
 				t.Errorf("%s links to %s, which has no heading %q", page, target, match[2])
 			}
 		}
@@ -197,14 +198,14 @@ func TestSizing(t *testing.T) {
 	const page = "docs/operate/sizing.md"
 	number := regexp.MustCompile(`\d[\d,.]*\d|\d`)
 	rows := regexp.MustCompile(`(?m)^\| [^|]+ \| ([^|]+) \| \[[^]]+\]\(([^)]+)\) \|$`).FindAllStringSubmatch(
-		bedtest.Read(t, page), -1)
+		harnesstest.Read(t, page), -1)
 	if len(rows) < 10 {
 		t.Fatalf("%s has %d figures with their page, want at least 10", page, len(rows))
 	}
 	for _, row := range rows {
 		source := filepath.Join(filepath.Dir(page), row[2])
 		for _, figure := range number.FindAllString(strings.TrimSuffix(row[1], ", so 8,192 allocations"), -1) {
-			if !slices.Contains(number.FindAllString(bedtest.Read(t, source), -1), figure) {
+			if !slices.Contains(number.FindAllString(harnesstest.Read(t, source), -1), figure) {
 				t.Errorf("%s: %s does not have the figure %s", page, source, figure)
 			}
 		}
@@ -214,11 +215,11 @@ func TestSizing(t *testing.T) {
 // TestRunbooks: every runbook names an existing command of stunnerctl. Commands of doctor name their namespaces,
 // because the namespace of the kubeconfig is rarely that of the alert.
 func TestRunbooks(t *testing.T) {
-	commands := headings(bedtest.Read(t, "docs/stunnerctl.md"))
+	commands := headings(harnesstest.Read(t, "docs/stunnerctl.md"))
 	line := regexp.MustCompile("(?m)(?:^|`)(stunnerctl ([a-z-]+)[^`\n]*)")
 	for _, page := range pages(t) {
 		if filepath.Dir(page) == "docs/runbooks" || page == "docs/troubleshooting.md" {
-			found := line.FindAllStringSubmatch(bedtest.Read(t, page), -1)
+			found := line.FindAllStringSubmatch(harnesstest.Read(t, page), -1)
 			if len(found) == 0 && strings.HasPrefix(filepath.Base(page), "Stunner") {
 				t.Errorf("%s names no command of stunnerctl", page)
 			}
@@ -248,12 +249,12 @@ func headings(text string) (all []string) {
 func pages(t *testing.T) (all []string) {
 	t.Helper()
 	for _, pattern := range []string{"*.md", "charts/*/*.md", "docs/*.md", "docs/*/*.md"} {
-		found, err := filepath.Glob(filepath.Join(bedtest.Root(t), pattern))
+		found, err := filepath.Glob(filepath.Join(harnesstest.Root(t), pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, path := range found {
-			relative, err := filepath.Rel(bedtest.Root(t), path)
+			relative, err := filepath.Rel(harnesstest.Root(t), path)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,15 +16,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 const readme = "README.md"
 
 // TestReadme_IsShort: details belong to the pages in docs.
 func TestReadme_IsShort(t *testing.T) {
-	if words := len(strings.Fields(bedtest.Read(t, readme))); words > 450 {
+	if words := len(strings.Fields(harnesstest.Read(t, readme))); words > 450 {
 		t.Errorf("%s has %d words: move details to docs, so that it has at most 450", readme, words)
 	}
 }
@@ -44,7 +44,7 @@ func TestPages_AreShort(t *testing.T) {
 			continue
 		}
 		words := 0
-		for _, field := range strings.Fields(bedtest.Read(t, page)) {
+		for _, field := range strings.Fields(harnesstest.Read(t, page)) {
 			if letter.MatchString(field) {
 				words++
 			}
@@ -54,7 +54,7 @@ func TestPages_AreShort(t *testing.T) {
 		}
 	}
 	for _, page := range tables {
-		bedtest.Read(t, page) // fails if it does not exist
+		harnesstest.Read(t, page) // fails if it does not exist
 	}
 }
 
@@ -64,7 +64,7 @@ func TestReadme_Picture(t *testing.T) {
 	const page = 360 // width of a small telephone in pixels
 	const text = 9   // smallest legible text in pixels
 	found := regexp.MustCompile(`(?s)<picture>.*?media="\(prefers-color-scheme: dark\)" srcset="([^"]+)".*?`+
-		`<img src="([^"]+)"[^>]* alt="[^"]+".*?</picture>`).FindAllStringSubmatch(bedtest.Read(t, readme), -1)
+		`<img src="([^"]+)"[^>]* alt="[^"]+".*?</picture>`).FindAllStringSubmatch(harnesstest.Read(t, readme), -1)
 	if len(found) != 1 || found[0][1] == found[0][2] {
 		t.Fatalf("%s has no picture with a dark version, a light version, and the attribute alt: %q", readme, found)
 	}
@@ -72,7 +72,7 @@ func TestReadme_Picture(t *testing.T) {
 		regexp.MustCompile(`(?:fill|stroke): #[0-9a-f]{6};`)
 	var shapes []string
 	for _, file := range found[0][1:] {
-		picture := bedtest.Read(t, file)
+		picture := harnesstest.Read(t, file)
 		root, err := parse(picture)
 		if err != nil {
 			t.Errorf("parse %s: %v", file, err)
@@ -105,14 +105,14 @@ func TestDrawings(t *testing.T) {
 	styles := map[string][]string{}
 	count := 0
 	for _, page := range pages(t) {
-		found := picture.FindAllStringSubmatch(bedtest.Read(t, page), -1)
+		found := picture.FindAllStringSubmatch(harnesstest.Read(t, page), -1)
 		if filepath.Dir(page) == "docs/concepts" && len(found) != 1 {
 			t.Errorf("%s has %d drawings: a concept has one", page, len(found))
 		}
 		for _, match := range found {
 			count++
 			file := filepath.Join(filepath.Dir(page), match[1])
-			drawing := bedtest.Read(t, file)
+			drawing := harnesstest.Read(t, file)
 			if _, err := parse(drawing); err != nil {
 				t.Errorf("parse %s: %v", file, err)
 			}
@@ -167,12 +167,12 @@ func number(t *testing.T, text, pattern string) (all []float64) {
 // TestReadme_Commands: docs/install.md has every command of the section Install, so that both describe one
 // installation. e2e/node runs the commands of both.
 func TestReadme_Commands(t *testing.T) {
-	_, section, _ := strings.Cut(bedtest.Read(t, readme), "\n## Install\n")
+	_, section, _ := strings.Cut(harnesstest.Read(t, readme), "\n## Install\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	manual := strings.NewReplacer(
 		"oci://ghcr.io/stunner-gateway/charts/", "charts/",
 		"'https://github.com/stunner-gateway/stunner//docs/examples/cluster?ref=v0.1.0'", "docs/examples/cluster",
-	).Replace(bedtest.Read(t, "docs/install.md"))
+	).Replace(harnesstest.Read(t, "docs/install.md"))
 	commands := blocks(section)
 	if len(commands) == 0 {
 		t.Fatalf("%s has no section Install with commands", readme)
@@ -189,20 +189,21 @@ func TestReadme_Commands(t *testing.T) {
 // TestMake: every target of make in a block of commands exists, and the README starts with make demo and make test.
 func TestMake(t *testing.T) {
 	var targets []string
-	files, err := filepath.Glob(filepath.Join(bedtest.Root(t), ".ci/mk/*.mk"))
+	files, err := filepath.Glob(filepath.Join(harnesstest.Root(t), ".ci/mk/*.mk"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		relative, err := filepath.Rel(bedtest.Root(t), file)
+		relative, err := filepath.Rel(harnesstest.Root(t), file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		targets = append(targets, names(bedtest.Read(t, relative), regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `))...)
+		targets = append(targets,
+			names(harnesstest.Read(t, relative), regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `))...)
 	}
 	made := regexp.MustCompile(`(?m)^(?:[A-Z_]+=\S+ )*make ([a-z0-9-]+)`)
 	for _, page := range pages(t) {
-		for i, block := range blocks(bedtest.Read(t, page)) {
+		for i, block := range blocks(harnesstest.Read(t, page)) {
 			var here []string
 			for _, command := range made.FindAllStringSubmatch(block, -1) {
 				if here = append(here, command[1]); !slices.Contains(targets, command[1]) {
@@ -218,10 +219,10 @@ func TestMake(t *testing.T) {
 
 // TestRequests: the requests in the pages for web apps conform to the contract of the auth service.
 func TestRequests(t *testing.T) {
-	contract := bedtest.Read(t, "openapi/auth.yaml")
+	contract := harnesstest.Read(t, "openapi/auth.yaml")
 	request := regexp.MustCompile(`fetch\('([^']+)', \{\s+method: '([A-Z]+)'`)
 	for _, page := range []string{readme, "docs/web-app.md"} {
-		found := request.FindAllStringSubmatch(bedtest.Read(t, page), -1)
+		found := request.FindAllStringSubmatch(harnesstest.Read(t, page), -1)
 		if len(found) == 0 {
 			t.Errorf("%s has no request", page)
 		}
@@ -239,15 +240,15 @@ func TestRequests(t *testing.T) {
 // through the README.md of a folder. Reports to other projects are not for readers of the documentation.
 func TestIndex(t *testing.T) {
 	const index = "docs/README.md"
-	text := bedtest.Read(t, index)
+	text := harnesstest.Read(t, index)
 	for _, page := range pages(t) {
 		name, inDocs := strings.CutPrefix(page, "docs/")
 		if !inDocs || page == index || strings.HasPrefix(name, "upstream/") || strings.Contains(text, "]("+name+")") {
 			continue
 		}
 		folder := filepath.Join(filepath.Dir(page), "README.md")
-		if page == folder || !exists(filepath.Join(bedtest.Root(t), folder)) ||
-			!strings.Contains(bedtest.Read(t, folder), "]("+filepath.Base(page)+")") {
+		if page == folder || !exists(filepath.Join(harnesstest.Root(t), folder)) ||
+			!strings.Contains(harnesstest.Read(t, folder), "]("+filepath.Base(page)+")") {
 			t.Errorf("%s does not link to %s", index, name)
 		}
 	}
@@ -256,18 +257,18 @@ func TestIndex(t *testing.T) {
 // TestQuickstart: status.txt has the lines of docs/quickstart.md after the mistake on that page, except for ports,
 // because other programs may use the ports of the example.
 func TestQuickstart(t *testing.T) {
-	_, shown, _ := strings.Cut(bedtest.Read(t, "docs/quickstart.md"), "```\nNOT IN FORCE\n")
+	_, shown, _ := strings.Cut(harnesstest.Read(t, "docs/quickstart.md"), "```\nNOT IN FORCE\n")
 	shown, _, found := strings.Cut(shown, "    …\n```")
 	if !found {
 		t.Fatal("docs/quickstart.md shows no status")
 	}
-	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd)
+	bin := harnesstest.Build(t, harness.Operator, harness.Stunnerd)
 	folder, out := t.TempDir(), t.TempDir()
-	if err := os.CopyFS(folder, os.DirFS(filepath.Join(bedtest.Root(t), "docs/examples/quickstart"))); err != nil {
+	if err := os.CopyFS(folder, os.DirFS(filepath.Join(harnesstest.Root(t), "docs/examples/quickstart"))); err != nil {
 		t.Fatal(err)
 	}
 	gateway := filepath.Join(folder, "gateway.yaml")
-	rewrite(t, gateway, regexp.MustCompile(`port: \d+`), "port: "+strconv.Itoa(bedtest.Port(t)))
+	rewrite(t, gateway, regexp.MustCompile(`port: \d+`), "port: "+strconv.Itoa(harnesstest.Port(t)))
 	port := regexp.MustCompile(`:\d+\?transport`)
 	reports := func(lines string) func(context.Context) error {
 		return func(context.Context) error {
@@ -285,10 +286,10 @@ func TestQuickstart(t *testing.T) {
 		}
 	}
 	_, healthy, _ := strings.Cut(shown, "\nGATEWAYS\n")
-	operator := bedtest.Start(t, bed.Command{
+	operator := harnesstest.Start(t, harness.Command{
 		Name: "operator", Path: filepath.Join(bin, "operator"), Logs: t.TempDir(), Args: []string{
 			"--provider=file", "--input", folder, "--output", out, "--stunnerd", filepath.Join(bin, "stunnerd"),
-			"--address", "192.0.2.10", "--discovery-address", bedtest.Address(t),
+			"--address", "192.0.2.10", "--discovery-address", harnesstest.Address(t),
 			"--child-lifetime", "bound", "--stop-grace", "1s",
 		},
 	}, reports(healthy))
@@ -323,7 +324,7 @@ func rewrite(t *testing.T, file string, pattern *regexp.Regexp, replacement stri
 // TestBlocks: the pages have the blocks of commands that e2e/node runs, because e2e/node needs a cluster to find out.
 func TestBlocks(t *testing.T) {
 	places := map[string]string{"readme": readme, "manual": "docs/install.md"}
-	files, err := filepath.Glob(filepath.Join(bedtest.Root(t), "e2e/node/*_test.go"))
+	files, err := filepath.Glob(filepath.Join(harnesstest.Root(t), "e2e/node/*_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +338,7 @@ func TestBlocks(t *testing.T) {
 			found[block[1]]++
 			page := places[block[1]]
 			begins := func(commands string) bool { return strings.HasPrefix(commands, block[2]) }
-			if !slices.ContainsFunc(blocks(bedtest.Read(t, page)), begins) {
+			if !slices.ContainsFunc(blocks(harnesstest.Read(t, page)), begins) {
 				t.Errorf("%s: %s has no block of commands that begins with %q", filepath.Base(file), page, block[2])
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // maxAgents is the limit of AGENTS.md in bytes: a page that is read before every change must be short.
@@ -22,15 +22,15 @@ const maxAgents = 8192
 
 // TestRecipes: the files, folders, names and targets of make that the recipes contain exist.
 func TestRecipes(t *testing.T) {
-	root := bedtest.Root(t)
-	text := bedtest.Read(t, "AGENTS.md")
+	root := harnesstest.Root(t)
+	text := harnesstest.Read(t, "AGENTS.md")
 	if len(text) > maxAgents {
 		t.Errorf("AGENTS.md has %d bytes: shorten it to %d, and move details to docs/contribute/changes.md", len(text), maxAgents)
 	}
 	for page, least := range map[string]int{
 		"AGENTS.md": 15, "docs/contribute/changes.md": 12, "docs/contribute/rare-changes.md": 20,
 	} {
-		found := recipes(bedtest.Read(t, page))
+		found := recipes(harnesstest.Read(t, page))
 		if len(found) < least {
 			t.Errorf("%s has %d recipes, want at least %d", page, len(found), least)
 		}
@@ -40,7 +40,7 @@ func TestRecipes(t *testing.T) {
 				t.Errorf("%s: %s: %s", page, first, problem)
 			}
 		}
-		for _, command := range quoted.FindAllStringSubmatch(bedtest.Read(t, page), -1) {
+		for _, command := range quoted.FindAllStringSubmatch(harnesstest.Read(t, page), -1) {
 			for _, problem := range commandProblems(root, command[1]) {
 				t.Errorf("%s: %s", page, problem)
 			}
@@ -50,7 +50,7 @@ func TestRecipes(t *testing.T) {
 
 // TestRecipeProblems: a recipe that does not match the repository is reported.
 func TestRecipeProblems(t *testing.T) {
-	root := bedtest.Root(t)
+	root := harnesstest.Root(t)
 	for recipe, want := range map[string]string{
 		"`stunnerd/gate/admit.go` `admission`":                   "",
 		"`services/stunnerd/internal/gate/admit.go`, `refuseIf`": "",
@@ -83,7 +83,7 @@ func TestRecipeProblems(t *testing.T) {
 
 // TestPackageMaps: every Go file that the doc comment of a package names exists.
 func TestPackageMaps(t *testing.T) {
-	root := bedtest.Root(t)
+	root := harnesstest.Root(t)
 	packages, named := 0, 0
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

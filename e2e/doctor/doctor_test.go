@@ -33,9 +33,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -245,7 +245,7 @@ func (p *installation) findOne(t *testing.T, f fault) {
 		}
 		took := time.Since(begun)
 		if took > limit {
-			return bed.Final(fmt.Errorf("stunnerctl %v takes %s", args, took))
+			return harness.Final(fmt.Errorf("stunnerctl %v takes %s", args, took))
 		}
 		i := slices.IndexFunc(r.Findings, f.names)
 		if i < 0 {

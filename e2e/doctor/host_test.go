@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // extra is a second Gateway without routes, at an address and a port.
@@ -222,7 +222,7 @@ func faultsOfHost(t *testing.T, at *installation) []fault {
 	add(fault{name: "the operator is dead", severity: "error", object: "operator", field: "discovery.url",
 		problem: "no operator runs for this folder", remedy: "--output " + p.output},
 		func(t *testing.T) { must(t, p.Operator.Kill()) }, startOperator)
-	var stranger *bed.Process
+	var stranger *harness.Process
 	add(fault{name: "the operator is of another folder", severity: "error", object: "operator", field: "discovery.url",
 		problem: "is of another folder", remedy: "--output " + p.output},
 		func(t *testing.T) {
@@ -260,7 +260,7 @@ func faultsOfHost(t *testing.T, at *installation) []fault {
 // TestSecondOperatorOfAFolder: a second operator ends with an error that names the folder, and changes nothing.
 func TestSecondOperatorOfAFolder(t *testing.T) {
 	p := startHost(t, "folder,host,udp,ephemeral", 20)
-	address := bed.Loopback + ":0"
+	address := harness.Loopback + ":0"
 	second := p.secondOperator(t, p.input, p.output, address)
 	<-second.Done()
 	if text := second.Output(); second.Err() == nil || !strings.Contains(text, p.output) || !strings.Contains(text, "another operator uses it") {
@@ -401,7 +401,7 @@ func (p *product) brokenKeys(t *testing.T) string {
 	t.Helper()
 	var listener net.Listener
 	var err error
-	p.OnHost(func() { listener, err = net.Listen("tcp", bed.Loopback+":0") })
+	p.OnHost(func() { listener, err = net.Listen("tcp", harness.Loopback+":0") })
 	must(t, err)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "down for maintenance", http.StatusServiceUnavailable)
@@ -414,14 +414,16 @@ func (p *product) brokenKeys(t *testing.T) string {
 }
 
 // secondOperator starts another operator.
-func (p *product) secondOperator(t *testing.T, input, output, discovery string) (second *bed.Process) {
+func (p *product) secondOperator(t *testing.T, input, output, discovery string) (second *harness.Process) {
 	t.Helper()
 	var err error
 	p.OnHost(func() {
-		second, err = bed.Start(bed.Command{Name: "second", Path: filepath.Join(p.Dir, "operator"), Logs: t.TempDir(), Args: []string{
-			"--provider=file", "--input", input, "--output", output, "--address", bed.Loopback, "--discovery-address", discovery,
-			"--health-address", bed.Loopback + ":0", "--stunnerd", p.Program,
-		}})
+		second, err = harness.Start(harness.Command{Name: "second", Path: filepath.Join(p.Dir, "operator"),
+			Logs: t.TempDir(), Args: []string{
+				"--provider=file", "--input", input, "--output", output, "--address", harness.Loopback,
+				"--discovery-address", discovery,
+				"--health-address", harness.Loopback + ":0", "--stunnerd", p.Program,
+			}})
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, second.Kill()) })
@@ -436,7 +438,7 @@ func (p *product) refused(t *testing.T) {
 	must(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer broken")
-	code, body, err := bed.DoBy(client, req)
+	code, body, err := harness.DoBy(client, req)
 	if err != nil || code != http.StatusUnauthorized {
 		t.Fatalf("%d %s %v", code, body, err)
 	}

@@ -4,11 +4,11 @@ import (
 	"os"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(4) // most of the time is spent waiting for answers
+	harnesstest.Parallel(4) // most of the time is spent waiting for answers
 	os.Exit(netns.Main(m.Run, netns.UsualSendBuffers))
 }

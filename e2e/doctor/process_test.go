@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // denyEgress lets the pods of the Gateway send only to the cluster's DNS and to other media servers.
@@ -70,17 +70,20 @@ func faultsOfCluster(t *testing.T, p *installation) (faults []fault) {
 	faults = append(faults, faultsOfServices(p)...)
 	faults = append(faults, faultsOfObjects(t, p)...)
 
-	var second *bed.Process
+	var second *harness.Process
 	return append(faults, fault{name: "a second operator has the same controller name", command: all, lasts: true, severity: "error",
 		object: fmt.Sprintf("GatewayClass calls-%d", e.Number), problem: "second-operator", remedy: "uninstall the operator",
 		make: func(t *testing.T) {
 			must(t, e.Apply(t.Context(), "", "{apiVersion: v1, kind: Namespace, metadata: {name: second-operator}}"))
 			var err error
-			second, err = bed.Start(bed.Command{Name: "second", Path: filepath.Join(e.Dir, "operator"), Logs: t.TempDir(), Args: []string{
-				"--provider=kubernetes", "--kubeconfig", e.Cluster.Admin.Kubeconfig, "--namespace=second-operator",
-				fmt.Sprintf("--controller-name=stunner.l7mp.io/calls-%d", e.Number), "--discovery-auth=off", "--address=192.0.2.201",
-				"--discovery-address", bedtest.Address(t), "--health-address", bedtest.Address(t), "--scaler-address=",
-			}})
+			second, err = harness.Start(harness.Command{Name: "second", Path: filepath.Join(e.Dir, "operator"),
+				Logs: t.TempDir(), Args: []string{
+					"--provider=kubernetes", "--kubeconfig", e.Cluster.Admin.Kubeconfig, "--namespace=second-operator",
+					fmt.Sprintf("--controller-name=stunner.l7mp.io/calls-%d", e.Number), "--discovery-auth=off",
+					"--address=192.0.2.201",
+					"--discovery-address", harnesstest.Address(t), "--health-address", harnesstest.Address(t),
+					"--scaler-address=",
+				}})
 			must(t, err)
 		},
 		undo: func(t *testing.T) { must(t, second.Kill()) },

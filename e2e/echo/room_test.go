@@ -16,7 +16,7 @@ import (
 	"github.com/pion/ice/v4"
 	"github.com/pion/webrtc/v4"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -33,10 +33,10 @@ func TestEcho(t *testing.T) {
 // TestBothFamilies: with media at [::], an answer has a candidate for each address of the host, except for link-local
 // addresses. pion never offers ::1.
 func TestBothFamilies(t *testing.T) {
-	server, _, _ := signalling(t, fmt.Sprintf("[::]:%d", bedtest.Port(t)), 256)
+	server, _, _ := signalling(t, fmt.Sprintf("[::]:%d", harnesstest.Port(t)), 256)
 	answer := call(t, server.URL, "127.0.0.1")
 	addresses, err := net.InterfaceAddrs()
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	for _, a := range addresses {
 		ip := a.(*net.IPNet).IP
 		want := !ip.IsLinkLocalUnicast() && !ip.Equal(net.IPv6loopback)
@@ -51,9 +51,9 @@ func TestAllAddresses(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
-	bedtest.NoError(t, netns.AddAddress(netip.MustParsePrefix("198.51.100.1/32"), "lo"))
+	harnesstest.NoError(t, netns.AddAddress(netip.MustParsePrefix("198.51.100.1/32"), "lo"))
 	const calls = 16 // to each address; not all of them fail if the candidates of a peer share a socket
-	server, _, _ := signalling(t, fmt.Sprintf("0.0.0.0:%d", bedtest.Port(t)), 256)
+	server, _, _ := signalling(t, fmt.Sprintf("0.0.0.0:%d", harnesstest.Port(t)), 256)
 	addresses := map[string]bool{}
 	for line := range strings.Lines(call(t, server.URL, "127.0.0.1")) {
 		if strings.HasPrefix(line, "a=candidate:") {
@@ -129,13 +129,13 @@ func TestMirror(t *testing.T) {
 	peer := listen(t)
 	go mirror(peer)
 	conn, err := net.Dial("udp4", peer.LocalAddr().String())
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	defer conn.Close()
 	if _, err := conn.Write([]byte("ping")); err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 16)
-	bedtest.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
+	harnesstest.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
 	if n, err := conn.Read(buf); err != nil || string(buf[:n]) != "ping" {
 		t.Errorf("got %q, %v", buf[:n], err)
 	}
@@ -155,7 +155,7 @@ func signalling(t *testing.T, address string, peers int) (server *httptest.Serve
 func media(t *testing.T, address string) ice.UDPMux {
 	t.Helper()
 	mux, _, err := listenMedia(address)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	t.Cleanup(func() { mux.Close() })
 	return mux
 }
@@ -163,7 +163,7 @@ func media(t *testing.T, address string) ice.UDPMux {
 func listen(t *testing.T) net.PacketConn {
 	t.Helper()
 	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -174,7 +174,7 @@ func call(t *testing.T, url, address string) (answer string) {
 	t.Helper()
 	client := caller(t)
 	channel, err := client.CreateDataChannel("echo", nil)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	back := make(chan string, 1)
 	channel.OnOpen(func() { _ = channel.SendText("hello") })
 	channel.OnMessage(func(m webrtc.DataChannelMessage) { back <- string(m.Data) })
@@ -221,7 +221,7 @@ func caller(t *testing.T) *webrtc.PeerConnection {
 	engine.SetICEUDPMux(webrtc.NewICEUDPMux(nil, distant{listen(t)}))
 	engine.SetIncludeLoopbackCandidate(true)
 	client, err := webrtc.NewAPI(webrtc.WithSettingEngine(engine)).NewPeerConnection(webrtc.Configuration{})
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
 	return client
 }
@@ -229,9 +229,9 @@ func caller(t *testing.T) *webrtc.PeerConnection {
 func offer(t *testing.T, client *webrtc.PeerConnection) string {
 	t.Helper()
 	description, err := client.CreateOffer(nil)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	gathered := webrtc.GatheringCompletePromise(client)
-	bedtest.NoError(t, client.SetLocalDescription(description))
+	harnesstest.NoError(t, client.SetLocalDescription(description))
 	<-gathered
 	return client.LocalDescription().SDP
 }
@@ -239,10 +239,10 @@ func offer(t *testing.T, client *webrtc.PeerConnection) string {
 func post(t *testing.T, url, kind, body string) (int, string) {
 	t.Helper()
 	res, err := http.Post(url, kind, strings.NewReader(body))
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	defer res.Body.Close()
 	answer, err := io.ReadAll(res.Body)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	return res.StatusCode, string(answer)
 }
 

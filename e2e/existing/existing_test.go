@@ -28,9 +28,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // published is the last version of the existing operator that is a Go module. It has the given number of tests for
@@ -72,30 +72,30 @@ func copySuite(t *testing.T, dir string) string {
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", published)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off")
 	out, err := cmd.Output()
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	var module struct{ Dir string }
-	bedtest.NoError(t, json.Unmarshal(out, &module))
+	harnesstest.NoError(t, json.Unmarshal(out, &module))
 	suite := filepath.Join(dir, "suite")
-	bedtest.NoError(t, os.CopyFS(suite, os.DirFS(module.Dir)))
-	bedtest.NoError(t, filepath.WalkDir(suite, func(path string, _ os.DirEntry, err error) error {
+	harnesstest.NoError(t, os.CopyFS(suite, os.DirFS(module.Dir)))
+	harnesstest.NoError(t, filepath.WalkDir(suite, func(path string, _ os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		return os.Chmod(path, 0o700)
 	}))
-	bedtest.NoError(t, os.Remove(filepath.Join(suite, "test/legacy_mode_test.go")))
+	harnesstest.NoError(t, os.Remove(filepath.Join(suite, "test/legacy_mode_test.go")))
 	replace(t, filepath.Join(suite, "test/managed_mode_test.go"),
 		`Ordered, Label("managed")`, `Ordered, ContinueOnFailure, Label("managed")`, `[]byte("newcert")`, "newCert")
 	replacement, err := os.ReadFile("testdata/suite.txt")
-	bedtest.NoError(t, err)
-	bedtest.NoError(t, os.WriteFile(filepath.Join(suite, "test/integration_suite_test.go"), replacement, 0o600))
+	harnesstest.NoError(t, err)
+	harnesstest.NoError(t, os.WriteFile(filepath.Join(suite, "test/integration_suite_test.go"), replacement, 0o600))
 	return suite
 }
 
 func replace(t *testing.T, file string, pairs ...string) {
 	t.Helper()
 	data, err := os.ReadFile(file)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	text := string(data)
 	for i := 0; i < len(pairs); i += 2 {
 		if !strings.Contains(text, pairs[i]) {
@@ -103,37 +103,38 @@ func replace(t *testing.T, file string, pairs ...string) {
 		}
 		text = strings.ReplaceAll(text, pairs[i], pairs[i+1])
 	}
-	bedtest.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	harnesstest.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 func startCluster(t *testing.T, suite string) *cluster.Cluster {
 	t.Helper()
 	c, err := cluster.Start(t.Context(), cluster.Options{Bare: true, Still: true})
-	bedtest.NoError(t, err)
-	t.Cleanup(func() { bedtest.NoError(t, c.Stop()) })
+	harnesstest.NoError(t, err)
+	t.Cleanup(func() { harnesstest.NoError(t, c.Stop()) })
 	for _, args := range [][]string{
 		{"-f", filepath.Join(suite, "config/gateway-api-v1.0.0/crd")},
-		{"-k", filepath.Join(bedtest.Root(t), "kustomize/base/crds")},
+		{"-k", filepath.Join(harnesstest.Root(t), "kustomize/base/crds")},
 	} {
 		_, err := c.Kubectl(t.Context(), append([]string{"create"}, args...)...)
-		bedtest.NoError(t, err)
+		harnesstest.NoError(t, err)
 	}
 	_, err = c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=1m", "crd", "--all")
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	_, err = c.Kubectl(t.Context(), "create", "namespace", "stunner-system")
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	return c
 }
 
 // startOperator returns the address of config discovery.
 func startOperator(t *testing.T, dir string, c *cluster.Cluster) string {
 	t.Helper()
-	health, discovery := bedtest.Address(t), bedtest.Address(t)
-	bin := bedtest.Build(t, bed.Operator)
-	bedtest.Start(t, bed.Command{Name: "operator", Path: filepath.Join(bin, "operator"), Logs: dir, Args: []string{
-		"--provider=kubernetes", "--kubeconfig", c.Admin.Kubeconfig, "--namespace=stunner-system", "--log=all:INFO",
-		"--discovery-auth=off", "--discovery-address", discovery, "--health-address", health, "--scaler-address=",
-	}}, bed.Answers("http://"+health+"/ready", http.StatusOK))
+	health, discovery := harnesstest.Address(t), harnesstest.Address(t)
+	bin := harnesstest.Build(t, harness.Operator)
+	harnesstest.Start(t,
+		harness.Command{Name: "operator", Path: filepath.Join(bin, "operator"), Logs: dir, Args: []string{
+			"--provider=kubernetes", "--kubeconfig", c.Admin.Kubeconfig, "--namespace=stunner-system", "--log=all:INFO",
+			"--discovery-auth=off", "--discovery-address", discovery, "--health-address", health, "--scaler-address=",
+		}}, harness.Answers("http://"+health+"/ready", http.StatusOK))
 	return discovery
 }
 
@@ -141,12 +142,12 @@ func startOperator(t *testing.T, dir string, c *cluster.Cluster) string {
 func writeCertificates(t *testing.T, dir string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	write := func(variable, kind string, der []byte) {
 		file := filepath.Join(dir, variable)
-		bedtest.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		harnesstest.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 		t.Setenv(variable, file)
 	}
 	write("KEY", "PRIVATE KEY", private)
@@ -156,7 +157,7 @@ func writeCertificates(t *testing.T, dir string) {
 			DNSNames: []string{"turn.example.org"}, NotAfter: time.Now().Add(time.Hour),
 		}
 		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-		bedtest.NoError(t, err)
+		harnesstest.NoError(t, err)
 		write(variable, "CERTIFICATE", der)
 	}
 }
@@ -192,7 +193,7 @@ func run(t *testing.T, dir, suite string) (all []result) {
 		fmt.Println(log.String())
 	}
 	var reports []struct{ SpecReports []result }
-	bedtest.NoError(t, json.Unmarshal(data, &reports))
+	harnesstest.NoError(t, json.Unmarshal(data, &reports))
 	for _, r := range reports {
 		for _, s := range r.SpecReports {
 			if s.LeafNodeType == "It" {

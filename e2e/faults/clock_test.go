@@ -15,8 +15,8 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
@@ -37,7 +37,7 @@ func TestClockJumpsEndNoAllocation(t *testing.T) {
 	}
 	set(0)
 	d := newDataplane(t)
-	d.serve(bed.Command{Path: program, Env: []string{offsetFile + "=" + offset.Name()}})
+	d.serve(harness.Command{Path: program, Env: []string{offsetFile + "=" + offset.Name()}})
 	live, held := d.calls(), d.allocated(1)
 	const hour, day = time.Hour, 24 * time.Hour
 	for _, jump := range []time.Duration{hour, -hour, day, -day, 0} {
@@ -142,12 +142,12 @@ func buildWithClock(t *testing.T) (program string) {
 	if err = errors.Join(err, os.WriteFile(overlay, list, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	root := bedtest.Root(t)
+	root := harnesstest.Root(t)
 	program = filepath.Join(root, "bin/e2e/stunnerd-with-clock")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // compiles the standard library if it is not cached
 	defer cancel()
 	build := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", program, ".")
-	build.Dir = filepath.Join(root, bed.Stunnerd)
+	build.Dir = filepath.Join(root, harness.Stunnerd)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build with another clock: %v\n%s", err, out)
 	}

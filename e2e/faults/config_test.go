@@ -18,9 +18,9 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
@@ -33,11 +33,11 @@ func TestInvalidConfigLeavesThePreviousOneInForce(t *testing.T) {
 	t.Parallel()
 	d := newDataplane(t)
 	source := &documents{next: make(chan []byte)}
-	d.start(bed.Command{Path: stunnerd}, newSource(t, bed.Loopback, source).url())
+	d.start(harness.Command{Path: stunnerd}, newSource(t, harness.Loopback, source).url())
 	source.next <- d.config.Canonical()
 	d.await("in force", d.inForce(d.config))
 	live := d.calls()
-	other, _, err := bed.Certificate()
+	other, _, err := harness.Certificate()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func (d *dataplane) inside() string {
 		Listeners        []config.Listener
 		Clusters         []config.Cluster
 	}
-	_, body, err := bed.Get(d.t.Context(), d.health()+"/status")
+	_, body, err := harness.Get(d.t.Context(), d.health()+"/status")
 	if err = errors.Join(err, json.Unmarshal(body, &running)); err != nil {
 		d.t.Fatal(err)
 	}
@@ -185,8 +185,8 @@ func TestFlappingConfigsAreAppliedAtABoundedPace(t *testing.T) {
 	t.Parallel()
 	const lasts = 3 * time.Second
 	d := newDataplane(t)
-	source := newPublisher(t, bed.Loopback, d.config)
-	d.start(bed.Command{Path: stunnerd}, source.url())
+	source := newPublisher(t, harness.Loopback, d.config)
+	d.start(harness.Command{Path: stunnerd}, source.url())
 	d.await("in force", d.inForce(d.config))
 	live := d.calls()
 	other := d.differing()
@@ -224,7 +224,7 @@ func TestFlappingConfigsAreAppliedAtABoundedPace(t *testing.T) {
 // differing returns a config that differs in all parts that are costly to change: sockets, policies, routes.
 func (d *dataplane) differing() config.Config {
 	d.t.Helper()
-	port := bedtest.Port(d.t)
+	port := harnesstest.Port(d.t)
 	return d.changed(func(c *config.Config) {
 		c.Auth.Realm, c.Auth.Credentials[config.KeySecret] = "other.example.org", "another-one"
 		c.Admin.UserQuota = 100
@@ -233,7 +233,7 @@ func (d *dataplane) differing() config.Config {
 		})
 		for _, p := range []config.Protocol{config.TURNUDP, config.TURNTCP} {
 			c.Listeners = append(c.Listeners, config.Listener{
-				Name: gateway + "/more-" + string(p), Protocol: p, Address: bed.Loopback, Port: port,
+				Name: gateway + "/more-" + string(p), Protocol: p, Address: harness.Loopback, Port: port,
 				Routes: []string{"faults/more"},
 			})
 		}
@@ -264,8 +264,8 @@ func TestOnlyCallsToRemovedEndpointsEnd(t *testing.T) {
 	for range networks {
 		// A permission covers an address with all ports (RFC 8656 §9), so removed endpoints need an address of their
 		// own.
-		kept = append(kept, bedtest.Echo(t, netip.MustParseAddr(bed.Loopback)))
-		gone = append(gone, bedtest.Echo(t, netip.MustParseAddr("127.0.0.2")))
+		kept = append(kept, harnesstest.Echo(t, netip.MustParseAddr(harness.Loopback)))
+		gone = append(gone, harnesstest.Echo(t, netip.MustParseAddr("127.0.0.2")))
 	}
 	replaced := 0
 	with := func(peers ...netip.AddrPort) config.Config {
@@ -280,8 +280,8 @@ func TestOnlyCallsToRemovedEndpointsEnd(t *testing.T) {
 		})
 	}
 	first := with(slices.Concat(kept, gone)...)
-	source := newPublisher(t, bed.Loopback, first)
-	d.start(bed.Command{Path: stunnerd}, source.url())
+	source := newPublisher(t, harness.Loopback, first)
+	d.start(harness.Command{Path: stunnerd}, source.url())
 	d.await("ready", d.inForce(first))
 	to := func(peers []netip.AddrPort) (all []*call.Call) {
 		for i, peer := range peers {

@@ -15,8 +15,8 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
@@ -65,7 +65,7 @@ func (d *dataplane) continues(all ...session) {
 // again starts a process with the same config file, and waits until it is ready.
 func (d *dataplane) again(flags ...string) {
 	d.t.Helper()
-	d.start(bed.Command{Path: stunnerd}, d.file, flags...)
+	d.start(harness.Command{Path: stunnerd}, d.file, flags...)
 	d.awaitReady()
 }
 
@@ -143,9 +143,9 @@ func TestSessionsThatCannotContinueAreCounted(t *testing.T) {
 // exist.
 func TestKilledProcessServesItsLastGoodConfig(t *testing.T) {
 	d := newDataplane(t)
-	source := newPublisher(t, bed.Loopback, d.config)
+	source := newPublisher(t, harness.Loopback, d.config)
 	state := t.TempDir()
-	d.start(bed.Command{Path: stunnerd}, source.url(), "--state-dir", state)
+	d.start(harness.Command{Path: stunnerd}, source.url(), "--state-dir", state)
 	d.await("in force", d.inForce(d.config))
 	all := d.newSessions(5)
 	source.close()
@@ -153,8 +153,8 @@ func TestKilledProcessServesItsLastGoodConfig(t *testing.T) {
 	if err := os.Remove(filepath.Join(state, "sessions.journal")); err != nil {
 		t.Fatal(err)
 	}
-	d.start(bed.Command{Path: stunnerd}, source.url(), "--state-dir", state)
-	d.within(2*time.Second, "ready", bed.Answers(d.health()+"/ready", http.StatusOK))
+	d.start(harness.Command{Path: stunnerd}, source.url(), "--state-dir", state)
+	d.within(2*time.Second, "ready", harness.Answers(d.health()+"/ready", http.StatusOK))
 	for _, s := range all {
 		d.unknown(s.Client)
 		d.must(s.Client, stun.MethodAllocate, ask.UDP())
@@ -215,8 +215,8 @@ func TestSessionsContinueAfterTheDrainTimeout(t *testing.T) {
 func TestDeletedGatewayLeavesNoJournal(t *testing.T) {
 	t.Parallel()
 	d, journal := newDataplane(t), t.TempDir()
-	source := newPublisher(t, bed.Loopback, d.config)
-	d.start(bed.Command{Path: stunnerd}, source.url(), podFlags(t, journal)...)
+	source := newPublisher(t, harness.Loopback, d.config)
+	d.start(harness.Command{Path: stunnerd}, source.url(), podFlags(t, journal)...)
 	d.await("in force", d.inForce(d.config))
 	live := d.calls(call.UDP)
 	source.Delete(gateway)

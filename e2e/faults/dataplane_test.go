@@ -30,9 +30,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
@@ -43,16 +43,16 @@ import (
 var stunnerd string
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(6)
+	harnesstest.Parallel(6)
 	os.Exit(run(m))
 }
 
 func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "faults")
 	defer os.RemoveAll(dir)
-	root, rootErr := bed.Root()
+	root, rootErr := harness.Root()
 	if err = errors.Join(err, rootErr); err == nil {
-		err = bed.Build(context.Background(), root, dir, bed.Stunnerd)
+		err = harness.Build(context.Background(), root, dir, harness.Stunnerd)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -82,7 +82,7 @@ type dataplane struct {
 	config  config.Config
 	peer    netip.AddrPort
 	roots   *x509.CertPool
-	process *bed.Process
+	process *harness.Process
 	file    string         // config file that the process watches
 	stalls  *stall.Monitor // excludes stalls of the machine from time limits
 }
@@ -93,13 +93,13 @@ func newDataplane(t testing.TB) *dataplane {
 	d := &dataplane{t: t, roots: x509.NewCertPool(), stalls: stall.Start()}
 	d.file = filepath.Join(t.TempDir(), "config.json")
 	t.Cleanup(d.stalls.Stop)
-	d.peer = bedtest.Echo(t, netip.MustParseAddr(bed.Loopback))
-	health := "http://" + bedtest.Address(t)
+	d.peer = harnesstest.Echo(t, netip.MustParseAddr(harness.Loopback))
+	health := "http://" + harnesstest.Address(t)
 	d.config = config.Config{
 		Version: config.Version,
 		Admin: config.Admin{
 			Name: gateway, LogLevel: "all:INFO", HealthcheckEndpoint: &health,
-			MetricsEndpoint: "http://" + bedtest.Address(t) + "/metrics",
+			MetricsEndpoint: "http://" + harnesstest.Address(t) + "/metrics",
 		},
 		Auth: config.Auth{
 			Type: config.AuthEphemeral, Realm: "faults.example.org", Credentials: map[string]credential.Secret{
@@ -110,7 +110,7 @@ func newDataplane(t testing.TB) *dataplane {
 			{Name: "faults/echo", Type: config.Static, Protocol: "UDP", Endpoints: []string{endpoint(d.peer)}},
 		},
 	}
-	chain, key, err := bed.Certificate()
+	chain, key, err := harness.Certificate()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func newDataplane(t testing.TB) *dataplane {
 	for _, network := range networks {
 		l := config.Listener{
 			Name: listenerName(network), Protocol: config.Protocol("TURN-" + strings.ToUpper(string(network))),
-			Address: bed.Loopback, Port: bedtest.Port(t), Routes: []string{"faults/echo"},
+			Address: harness.Loopback, Port: harnesstest.Port(t), Routes: []string{"faults/echo"},
 		}
 		if l.Protocol.Secure() {
 			l.Cert, l.Key = encoded(chain), credential.Secret(encoded(key))
@@ -143,12 +143,12 @@ func encoded(pem []byte) string { return base64.StdEncoding.EncodeToString(pem) 
 func running(t testing.TB, flags ...string) *dataplane {
 	t.Helper()
 	d := newDataplane(t)
-	d.serve(bed.Command{Path: stunnerd}, flags...)
+	d.serve(harness.Command{Path: stunnerd}, flags...)
 	return d
 }
 
 // serve starts the process through a command, with the config in a file, and waits until it is ready.
-func (d *dataplane) serve(c bed.Command, flags ...string) {
+func (d *dataplane) serve(c harness.Command, flags ...string) {
 	d.t.Helper()
 	d.write(d.config)
 	d.start(c, d.file, flags...)
@@ -157,22 +157,22 @@ func (d *dataplane) serve(c bed.Command, flags ...string) {
 
 func (d *dataplane) awaitReady() {
 	d.t.Helper()
-	d.await("ready", bed.Answers(d.health()+"/ready", http.StatusOK))
+	d.await("ready", harness.Answers(d.health()+"/ready", http.StatusOK))
 }
 
 // start starts the process through a command, whose arguments precede those of stunnerd, with the origin of its config.
-func (d *dataplane) start(c bed.Command, origin string, flags ...string) {
+func (d *dataplane) start(c harness.Command, origin string, flags ...string) {
 	d.t.Helper()
 	c.Name, c.Logs, c.Env = "stunnerd", d.t.TempDir(), append(c.Env, "STUNNER_ADDR="+d.config.Listeners[0].Address)
 	c.Args = append(c.Args, "--watch", "--config", origin, "--id", gateway, "--healthcheck-endpoint", d.health())
 	c.Args = append(c.Args, flags...)
-	d.process = bedtest.Start(d.t, c, func(context.Context) error { return nil })
+	d.process = harnesstest.Start(d.t, c, func(context.Context) error { return nil })
 }
 
 // inMounts returns a command that runs stunnerd in a mount namespace of its own, after a shell command with arguments.
-func inMounts(command string, args ...string) bed.Command {
+func inMounts(command string, args ...string) harness.Command {
 	args = append([]string{"--mount", "sh", "-c", command + ` && exec "$@"`}, args...)
-	return bed.Command{Path: "unshare", Args: append(args, stunnerd)}
+	return harness.Command{Path: "unshare", Args: append(args, stunnerd)}
 }
 
 func (d *dataplane) health() string { return *d.config.Admin.HealthcheckEndpoint }
@@ -231,7 +231,7 @@ func (d *dataplane) status(holds func(inspection.Status) bool) func(context.Cont
 }
 
 func (d *dataplane) look(ctx context.Context) (st inspection.Status, err error) {
-	code, body, err := bed.Get(ctx, d.health()+"/status")
+	code, body, err := harness.Get(ctx, d.health()+"/status")
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("status: code %d", code)
 	}
@@ -252,7 +252,7 @@ func (d *dataplane) metric(name string, reason ...string) float64 {
 	d.t.Helper()
 	var text string
 	d.await("metrics", func(ctx context.Context) error { // a process serves them soon after it is ready
-		_, page, err := bed.Get(ctx, d.config.Admin.MetricsEndpoint)
+		_, page, err := harness.Get(ctx, d.config.Admin.MetricsEndpoint)
 		text = string(page)
 		return err
 	})
@@ -260,8 +260,8 @@ func (d *dataplane) metric(name string, reason ...string) float64 {
 		text = strings.ReplaceAll(text, fmt.Sprintf("%s{reason=%q}", name, r), name+"_of_reason")
 		name += "_of_reason"
 	}
-	v, err := bed.Sum(text, name)
-	if err != nil && !errors.Is(err, bed.ErrNoMetric) {
+	v, err := harness.Sum(text, name)
+	if err != nil && !errors.Is(err, harness.ErrNoMetric) {
 		d.t.Fatal(err)
 	}
 	return v

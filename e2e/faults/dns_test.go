@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -42,7 +42,7 @@ func TestClusterKeepsItsAddressesWhileDNSFails(t *testing.T) {
 	d.serve(inMounts(`mount --bind "$0" /etc/resolv.conf`, resolv))
 
 	to := d.options(call.UDP)
-	to.Peer = bedtest.Echo(t, first)
+	to.Peer = harnesstest.Echo(t, first)
 	d.await("the address of the name is permitted", admits(to))
 	live := []*call.Call{d.call(to)}
 	for _, code := range []dnsmessage.RCode{dnsmessage.RCodeServerFailure, dnsmessage.RCodeNameError} {
@@ -56,7 +56,7 @@ func TestClusterKeepsItsAddressesWhileDNSFails(t *testing.T) {
 	names.set(dnsmessage.RCodeSuccess, second)
 	d.await("the new address was returned", names.answered)
 	moved := names.since()
-	to.Peer = bedtest.Echo(t, second)
+	to.Peer = harnesstest.Echo(t, second)
 	d.within(time.Second, "the new address of the name is permitted", admits(to))
 	<-time.After(time.Until(moved.Add(1500 * time.Millisecond))) // there is no event for the end of echoes
 	d.cutOff(live, moved)

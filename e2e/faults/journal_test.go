@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -40,8 +40,8 @@ func TestCrashWithManySessions(t *testing.T) {
 	}
 	made := d.metric("process_cpu_seconds_total")
 	d.kill()
-	d.start(bed.Command{Path: stunnerd}, d.file, flags...)
-	d.within(2*time.Minute, "ready", bed.Answers(d.health()+"/ready", http.StatusOK)) // on a busy machine
+	d.start(harness.Command{Path: stunnerd}, d.file, flags...)
+	d.within(2*time.Minute, "ready", harness.Answers(d.health()+"/ready", http.StatusOK)) // on a busy machine
 	used := d.metric("process_cpu_seconds_total")
 	d.await("all sessions are restored", d.sessions(sessions))
 	restore := d.logged("restore sessions of a previous process", "read") + d.logged("sessions restored", "took")

@@ -21,9 +21,9 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -34,9 +34,9 @@ func TestLittleMemoryRefusesClientsInTime(t *testing.T) {
 		limit    = 32 << 20
 		capacity = limit / (64 << 10)
 	)
-	group := bedtest.MemoryGroup(t, "faults", limit)
+	group := harnesstest.MemoryGroup(t, "faults", limit)
 	d := newDataplane(t)
-	d.serve(group.Contain(bed.Command{Path: stunnerd}))
+	d.serve(group.Contain(harness.Command{Path: stunnerd}))
 	if got := d.metric("go_gc_gomemlimit_bytes"); got != limit/10*9 {
 		t.Errorf("the memory limit of the garbage collector is %.0f bytes, want nine tenths of %d", got, limit)
 	}
@@ -76,10 +76,10 @@ func TestPermissionsOfManyClientsFitIntoTheMemory(t *testing.T) {
 		capacity = limit / (64 << 10)
 		each     = 64 // permissions in a request
 	)
-	group := bedtest.MemoryGroup(t, "faults-permissions", limit)
+	group := harnesstest.MemoryGroup(t, "faults-permissions", limit)
 	d := newDataplane(t)
 	d.config.Clusters[0].Endpoints = append(d.config.Clusters[0].Endpoints, "127.2.0.0/16")
-	d.serve(group.Contain(bed.Command{Path: stunnerd}))
+	d.serve(group.Contain(harness.Command{Path: stunnerd}))
 	live := d.calls()
 	peers := func(request int) (list []stun.Setter) {
 		for i := range each {
@@ -129,7 +129,7 @@ func TestPermissionsOfManyClientsFitIntoTheMemory(t *testing.T) {
 func TestFewDescriptorsRefuseClientsInTime(t *testing.T) {
 	const limit = 256
 	d := newDataplane(t)
-	d.serve(bed.Command{Path: "prlimit", Args: []string{fmt.Sprintf("--nofile=%d:%d", limit, limit), stunnerd}})
+	d.serve(harness.Command{Path: "prlimit", Args: []string{fmt.Sprintf("--nofile=%d:%d", limit, limit), stunnerd}})
 	live := d.calls()
 	var held []*ask.Client
 	for i := range limit {
@@ -154,7 +154,7 @@ func TestFewDescriptorsRefuseClientsInTime(t *testing.T) {
 		_ = conn.Close()
 	}
 	d.await("the idle connections are closed", func(ctx context.Context) error {
-		open, err := bed.Metric(ctx, d.config.Admin.MetricsEndpoint, "stunner_listener_connections")
+		open, err := harness.Metric(ctx, d.config.Admin.MetricsEndpoint, "stunner_listener_connections")
 		if want := before + 1; err == nil && open != want { // the descriptor of the last live call
 			err = fmt.Errorf("%.0f connections, want %.0f", open, want)
 		}
@@ -255,7 +255,7 @@ func TestFewRelayPortsAreNotAssignedTwice(t *testing.T) {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", limits, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.serve(bed.Command{Path: stunnerd})
+	d.serve(harness.Command{Path: stunnerd})
 	holders := map[uint16]*ask.Client{}
 	for i := range 2 * ports {
 		c, err := ask.DialFrom(netip.AddrPortFrom(clientAddr(i), 5000), d.at(call.UDP), user, password)

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -22,12 +22,12 @@ import (
 const doctorPatience = 30 * time.Second
 
 // doctor waits until stunnerctl doctor ends with an exit code and prints texts.
-func doctor(t *testing.T, s *bed.Stack, code int, texts ...string) {
+func doctor(t *testing.T, s *harness.Stack, code int, texts ...string) {
 	t.Helper()
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), doctorPatience)
 	defer cancel()
-	err := bed.Until(ctx, func(ctx context.Context) error {
+	err := harness.Until(ctx, func(ctx context.Context) error {
 		command := exec.CommandContext(ctx, filepath.Join(s.Bin, "stunnerctl"), "--folder", s.Output(), "doctor")
 		out, err := command.CombinedOutput()
 		if err != nil && !errors.As(err, new(*exec.ExitError)) {
@@ -44,7 +44,7 @@ func doctor(t *testing.T, s *bed.Stack, code int, texts ...string) {
 		}
 		return nil
 	})
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	t.Logf("doctor ends with code %d and %q after %s", code, texts, time.Since(begun).Round(time.Second))
 }
 
@@ -55,11 +55,11 @@ func TestDoctorFindsCallsWithoutMedia(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
-	s := bedtest.Quickstart(t, "", bed.Stunnerctl)
+	s := harnesstest.Quickstart(t, "", harness.Stunnerctl)
 	ice, err := s.ICEServers(t.Context())
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	gateway, err := ice.Servers[0].Address(config.TURNUDP)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	dial := func(peer netip.AddrPort) (*call.Call, error) {
 		return call.Start(t.Context(), call.Options{
 			Gateway: gateway, Network: call.UDP, Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential,
@@ -68,9 +68,9 @@ func TestDoctorFindsCallsWithoutMedia(t *testing.T) {
 	}
 	for range 3 {
 		c, err := dial(s.Datagrams())
-		bedtest.NoError(t, err)
+		harnesstest.NoError(t, err)
 		t.Cleanup(func() { c.End(0) })
-		bedtest.NoError(t, c.Await(t.Context(), 10))
+		harnesstest.NoError(t, c.Await(t.Context(), 10))
 	}
 	const silent, route = "3 of 3 calls send and get nothing back from meet/to-echo", "UDPRoute meet/to-echo"
 	healthy := func() {
@@ -79,9 +79,9 @@ func TestDoctorFindsCallsWithoutMedia(t *testing.T) {
 	}
 	healthy()
 
-	bedtest.NoError(t, s.Echo.Kill())
+	harnesstest.NoError(t, s.Echo.Kill())
 	doctor(t, s, 1, "ERROR "+route, silent, "ICMP errors report to 3 calls", "start the media server")
-	bedtest.NoError(t, s.StartEcho(t.Context()))
+	harnesstest.NoError(t, s.StartEcho(t.Context()))
 	healthy()
 
 	for _, command := range []string{

@@ -15,8 +15,8 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -147,7 +147,7 @@ type path struct {
 func (p *path) open(t testing.TB, gateway netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	p.dice = rand.New(rand.NewPCG(22, 22))
-	front, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(bed.Loopback)})
+	front, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(harness.Loopback)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
@@ -29,7 +29,7 @@ type source struct {
 // newSource serves until the end of the test.
 func newSource(t *testing.T, host string, handler http.Handler) *source {
 	t.Helper()
-	socket, err := net.Listen("tcp", fmt.Sprintf("%s:%d", host, bedtest.Port(t)))
+	socket, err := net.Listen("tcp", fmt.Sprintf("%s:%d", host, harnesstest.Port(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestSilentSourceIsReportedAsLost(t *testing.T) {
 	netns.Run(t, "ip rule del pref 0")
 	d := newDataplane(t)
 	source := newPublisher(t, address, d.config)
-	d.start(bed.Command{Path: stunnerd}, source.url())
+	d.start(harness.Command{Path: stunnerd}, source.url())
 	d.await("in force", d.inForce(d.config))
 	live := d.calls()
 
@@ -103,7 +103,7 @@ func TestUnwritableStateFolderIsAWarning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDataplane(t)
-			source, state := newPublisher(t, bed.Loopback, d.config), t.TempDir()
+			source, state := newPublisher(t, harness.Loopback, d.config), t.TempDir()
 			d.start(inMounts(mount, state), source.url(), "--state-dir", state)
 			d.await("in force", d.inForce(d.config))
 			d.await("the log warns", func(context.Context) error {
@@ -134,9 +134,9 @@ func TestTakenPortAffectsOnlyItsListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.write(d.config)
-	d.start(bed.Command{Path: stunnerd}, d.file)
+	d.start(harness.Command{Path: stunnerd}, d.file)
 	d.await("/ready reports the listener and the error", func(ctx context.Context) error {
-		code, body, err := bed.Get(ctx, d.health()+"/ready")
+		code, body, err := harness.Get(ctx, d.health()+"/ready")
 		for _, words := range []string{`"message":"stunnerd not ready: `, name, "address already in use"} {
 			if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(string(body), words)) {
 				err = fmt.Errorf("/ready: status %d %s, want it to contain %q", code, body, words)
@@ -158,7 +158,7 @@ func TestTakenPortAffectsOnlyItsListener(t *testing.T) {
 	defer taken.Close()
 	former := d.options(call.UDP)
 	d.config.Listeners[0].Port = taken.LocalAddr().(*net.UDPAddr).Port
-	d.config.Listeners[1].Port = bedtest.Port(t)
+	d.config.Listeners[1].Port = harnesstest.Port(t)
 	d.write(d.config)
 	d.await("the status names the listener, at its previous port", d.status(func(st inspection.Status) bool {
 		return st.Status == "READY" && len(st.Failures) == 1 && st.Failures[name] != "" &&

@@ -24,7 +24,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 )
@@ -139,7 +139,7 @@ func (o *operator) ready(most time.Duration) {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(o.Context(), most)
 	defer cancel()
-	if err := o.Process.Until(ctx, bed.Answers("http://"+o.Health+"/ready", http.StatusOK)); err != nil {
+	if err := o.Process.Until(ctx, harness.Answers("http://"+o.Health+"/ready", http.StatusOK)); err != nil {
 		o.Errorf("the operator is not ready within %s: %v", most, err)
 	}
 }
@@ -245,7 +245,7 @@ func (a *apiServer) measure(ctx context.Context, o *operator) *measurement {
 		for {
 			begun := time.Now()
 			probe, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
-			err := bed.Answers("http://"+o.Health+"/ready", http.StatusOK)(probe)
+			err := harness.Answers("http://"+o.Health+"/ready", http.StatusOK)(probe)
 			took := a.stalls.Since(begun)
 			if probe.Err() != nil && took <= slowest { // the machine was stalled
 				err = nil

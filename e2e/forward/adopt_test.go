@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/ice"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
@@ -17,7 +17,7 @@ import (
 // metric returns the value of a metric without labels.
 func (p *pod) metric(name string) (value float64) {
 	p.t.Helper()
-	_, body, err := bed.Get(p.t.Context(), fmt.Sprintf("http://%s:8080", p.addr.Addr()))
+	_, body, err := harness.Get(p.t.Context(), fmt.Sprintf("http://%s:8080", p.addr.Addr()))
 	must(p.t, err)
 	for line := range strings.Lines(string(body)) {
 		if _, err := fmt.Sscanf(line, name+" %g", &value); err == nil {
@@ -39,7 +39,7 @@ func TestScaleOutSpreadsSessions(t *testing.T) {
 	first := g.add(1)[0]
 	const number = 12
 	plain := g.dialEach(2, voice, first)
-	g.net.Peers.Do(func() { g.peer = bedtest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
+	g.net.Peers.Do(func() { g.peer = harnesstest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
 	calls := g.dialICE(3*number, voice, first)
 	all := slices.Concat(calls, plain)
 	added := g.add(2)

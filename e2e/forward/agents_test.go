@@ -21,8 +21,8 @@ import (
 	"github.com/pion/ice/v4"
 	"github.com/pion/stun/v3"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -145,7 +145,7 @@ func (m *moves) scriptAgent(
 		t.Fatalf("%v: run `sudo apt-get install --yes python3-aioice python3-gi gir1.2-nice-0.1`", err)
 	}
 	role := map[bool]string{true: "controlling", false: "controlled"}[controls]
-	args := []string{filepath.Join(bedtest.Root(t), "e2e/forward", script), role, addr.String()}
+	args := []string{filepath.Join(harnesstest.Root(t), "e2e/forward", script), role, addr.String()}
 	if relayed {
 		args = append(args, m.service.Addr().String(), strconv.Itoa(port), user, password)
 	}
@@ -172,7 +172,7 @@ func (m *moves) scriptAgent(
 func (a *scriptAgent) own() parameters { return a.parameters }
 
 func (a *scriptAgent) connect(ctx context.Context, other parameters) (conn net.Conn, err error) {
-	at := netip.AddrPortFrom(netip.MustParseAddr(bed.Loopback), a.Port)
+	at := netip.AddrPortFrom(netip.MustParseAddr(harness.Loopback), a.Port)
 	if conn, err = a.space.Dial(ctx, "udp", at.String()); err != nil {
 		return nil, err
 	}

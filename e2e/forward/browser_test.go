@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
 
@@ -74,13 +74,13 @@ func (g *gateway) browse() *chromium.Page {
 	t.Helper()
 	var l net.Listener
 	var err error
-	g.net.Clients.Do(func() { l, err = net.Listen("tcp", bed.Loopback+":0") })
+	g.net.Clients.Do(func() { l, err = net.Listen("tcp", harness.Loopback+":0") })
 	must(t, err)
-	files := http.FileServer(http.Dir(filepath.Join(bedtest.Root(t), "e2e/browser")))
+	files := http.FileServer(http.Dir(filepath.Join(harnesstest.Root(t), "e2e/browser")))
 	server := &http.Server{Handler: files, ReadHeaderTimeout: time.Minute}
 	go server.Serve(l)
 	t.Cleanup(func() { server.Close() })
-	relays, err := json.Marshal(bed.ICEServer{
+	relays, err := json.Marshal(harness.ICEServer{
 		URLs: []string{fmt.Sprintf("turn:%s?transport=udp", g.service)}, Username: user, Credential: password,
 	})
 	must(t, err)

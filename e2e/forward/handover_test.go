@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/ice"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
@@ -63,7 +63,7 @@ func laps(calls []*client) (longest time.Duration) {
 // use other pods, and it ends.
 func TestCallsMoveOnSIGTERM(t *testing.T) {
 	g := newGateway(t)
-	g.net.Peers.Do(func() { g.peer = bedtest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
+	g.net.Peers.Do(func() { g.peer = harnesstest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
 	const tcpPort = port + 1
 	tcp := g.config.Listeners[0]
 	tcp.Name, tcp.Protocol, tcp.Port = "media/edge/tcp", config.TURNTCP, tcpPort
@@ -123,10 +123,10 @@ func TestCallsMoveOnSIGTERM(t *testing.T) {
 			t.Errorf("%s has %d sessions", p.name, n)
 		}
 	}
-	leaving.await("it stays ready", bed.Answers(leaving.admin("ready"), http.StatusOK))
+	leaving.await("it stays ready", harness.Answers(leaving.admin("ready"), http.StatusOK))
 	end(t, streams...)
 	ended := time.Now()
-	leaving.await("it is not ready", bed.Answers(leaving.admin("ready"), http.StatusServiceUnavailable))
+	leaving.await("it is not ready", harness.Answers(leaving.admin("ready"), http.StatusServiceUnavailable))
 	for i, c := range calls {
 		c.move(others[i%len(others)])
 	}
@@ -174,7 +174,7 @@ func TestNewCallsAtAPodThatDrains(t *testing.T) {
 		t.Errorf("%d sessions at the pod that drains, %d at the other one", here, there)
 	}
 	end(t, stays...)
-	leaving.await("it is not ready", bed.Answers(leaving.admin("ready"), http.StatusServiceUnavailable))
+	leaving.await("it is not ready", harness.Answers(leaving.admin("ready"), http.StatusServiceUnavailable))
 	for _, c := range calls {
 		c.move(other)
 	}

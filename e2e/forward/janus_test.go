@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // Ports of Janus in the network of peers, on the loopback interface.
@@ -76,17 +76,17 @@ func (g *gateway) startJanus() *janusServer {
 	j.client.Transport = &http.Transport{DialContext: g.net.Peers.Dial}
 	t.Cleanup(j.client.CloseIdleConnections)
 	g.net.Peers.Do(func() {
-		bedtest.Start(t, bed.Command{
+		harnesstest.Start(t, harness.Command{
 			Name: "janus", Path: path, Args: []string{"-F", dir, "-C", filepath.Join(dir, "janus.jcfg")}, Logs: dir,
 		}, func(context.Context) error { return nil })
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	must(t, bed.Until(ctx, func(ctx context.Context) error {
+	must(t, harness.Until(ctx, func(ctx context.Context) error {
 		var info struct{ Name string }
 		return j.do(ctx, http.MethodGet, "/info", nil, &info)
 	}))
-	stream, err := g.net.Peers.Dial(ctx, "udp", fmt.Sprintf("%s:%d", bed.Loopback, streamPort))
+	stream, err := g.net.Peers.Dial(ctx, "udp", fmt.Sprintf("%s:%d", harness.Loopback, streamPort))
 	must(t, err)
 	t.Cleanup(func() { stream.Close() })
 	go sendAudio(stream)
@@ -110,7 +110,7 @@ func sendAudio(to net.Conn) {
 
 // call makes a call between the page and Janus. If the page offers, Janus returns its video; otherwise Janus sends the
 // stream.
-func (j *janusServer) call(p *page, pageOffers bool, relays []bed.ICEServer) {
+func (j *janusServer) call(p *page, pageOffers bool, relays []harness.ICEServer) {
 	j.t.Helper()
 	session := "/" + j.create("", map[string]any{"janus": "create"})
 	plugin := map[bool]string{true: "janus.plugin.echotest", false: "janus.plugin.streaming"}[pageOffers]
@@ -196,7 +196,7 @@ func (j *janusServer) do(ctx context.Context, method, path string, request map[s
 		}
 		body = bytes.NewReader(text)
 	}
-	url := fmt.Sprintf("http://%s:%d/janus%s", bed.Loopback, janusPort, path)
+	url := fmt.Sprintf("http://%s:%d/janus%s", harness.Loopback, janusPort, path)
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/ice"
 )
 
@@ -69,7 +69,7 @@ func copied(pods []*pod, want int) {
 // calls of other pods lose nothing, and when the link is restored each session has one owner.
 func TestNodeIsLost(t *testing.T) {
 	g := newGateway(t)
-	g.net.Peers.Do(func() { g.peer = bedtest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
+	g.net.Peers.Do(func() { g.peer = harnesstest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
 	pods := g.addShowing(3)
 	lost, others := pods[0], pods[1:]
 	const count = 40
@@ -107,7 +107,7 @@ func TestNodeIsLost(t *testing.T) {
 // each.
 func TestTwoNodesAreLost(t *testing.T) {
 	g := newGateway(t)
-	g.net.Peers.Do(func() { g.peer = bedtest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
+	g.net.Peers.Do(func() { g.peer = harnesstest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
 	pods := g.addShowing(5)
 	lost, others := pods[:2], pods[2:]
 	var calls []*client

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // TestOfficeMovesToOtherPods: the calls of an office, whose clients share one address, lose no datagram: at one
@@ -77,8 +77,8 @@ func awaitExit(t *testing.T, pods ...*pod) {
 	}
 }
 
-// TestUpdateAndScaleInLoseNothing: an update replaces one of three pods, and a scale-in leaves the new one. No call
-// ends, and none loses a datagram.
+// TestUpdateAndScaleInLoseNothing: an update replaces one of three pods, and a scale-in leaves the new one. No
+// call ends, and none loses a datagram.
 func TestUpdateAndScaleInLoseNothing(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -184,7 +184,7 @@ const lastWithoutForwarding = "80308b5ce11829d01d8d052949a0bc503cebc1d9"
 // releaseBefore builds stunnerd of that commit, unless bin/e2e has it, and returns its path.
 func releaseBefore(t *testing.T) (program string) {
 	t.Helper()
-	root := bedtest.Root(t)
+	root := harnesstest.Root(t)
 	program = filepath.Join(root, "bin/e2e/stunnerd-"+lastWithoutForwarding[:8])
 	if _, err := os.Stat(program); err == nil {
 		return program

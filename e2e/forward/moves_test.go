@@ -18,8 +18,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
@@ -253,7 +253,7 @@ func (c *moveCall) arrive(more int, within time.Duration) bool {
 	down, up := c.down.arrived()+more, c.up.arrived()+more
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	return bed.Until(ctx, func(context.Context) error {
+	return harness.Until(ctx, func(context.Context) error {
 		if c.down.arrived() < down || c.up.arrived() < up {
 			return fmt.Errorf("%d down, %d up", c.down.arrived(), c.up.arrived())
 		}
@@ -272,7 +272,7 @@ func (c *moveCall) lost(hard bool) (down, up int) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	_ = bed.Until(ctx, func(context.Context) error { // later messages count as lost
+	_ = harness.Until(ctx, func(context.Context) error { // later messages count as lost
 		down, up = c.down.sent()-c.down.arrived(), c.up.sent()-c.up.arrived()
 		if down+up > 0 {
 			return fmt.Errorf("%d and %d messages are missing", down, up)
@@ -297,12 +297,12 @@ func (m *moves) drainPod(r moveRow, c *moveCall) string {
 	var took time.Duration
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	err := bed.Until(ctx, func(ctx context.Context) error {
+	err := harness.Until(ctx, func(ctx context.Context) error {
 		if took == 0 && m.pods[1].metric(telemetry.PeersMoved) > 0 {
 			took = time.Since(begun)
 		}
 		var status inspection.Status
-		_, body, err := bed.Get(ctx, leaving.admin("status"))
+		_, body, err := harness.Get(ctx, leaving.admin("status"))
 		if err = errors.Join(err, json.Unmarshal(body, &status)); err != nil || status.Drain == nil {
 			return fmt.Errorf("status of the pod that drains: %w", err)
 		}
@@ -323,7 +323,7 @@ func (m *moves) drainPod(r moveRow, c *moveCall) string {
 		if n := len(leaving.sessions()); n != owned {
 			t.Errorf("%s: the pod that drains has %d sessions, want %d", r, n, owned)
 		}
-		leaving.await("it stays ready", bed.Answers(leaving.admin("ready"), http.StatusOK))
+		leaving.await("it stays ready", harness.Answers(leaving.admin("ready"), http.StatusOK))
 	}
 	if !c.arrive(50, limit) {
 		t.Errorf("%s: the call does not go on", r)
@@ -419,7 +419,7 @@ func (m *moves) startPage(r moveRow) *moveCall {
 	}
 	p, laps := m.page, &pageLaps{}
 	client := pageEnd{p, 0, laps}
-	relays := []bed.ICEServer{{
+	relays := []harness.ICEServer{{
 		URLs: []string{fmt.Sprintf("turn:%s?transport=udp", m.service)}, Username: user, Credential: password,
 	}}
 	switch r.peer {

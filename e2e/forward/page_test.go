@@ -25,9 +25,9 @@ import (
 	"github.com/pion/logging"
 	"github.com/pion/sctp"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // description is a session description of a browser.
@@ -38,11 +38,11 @@ type description struct {
 
 // order is a command for a call of the page moves.html. It has the fields of that page.
 type order struct {
-	Number      int             `json:"number"`
-	Peer        string          `json:"peer"`
-	Media       string          `json:"media"`
-	ICEServers  []bed.ICEServer `json:"iceServers"`
-	Description *description    `json:"description,omitempty"`
+	Number      int                 `json:"number"`
+	Peer        string              `json:"peer"`
+	Media       string              `json:"media"`
+	ICEServers  []harness.ICEServer `json:"iceServers"`
+	Description *description        `json:"description,omitempty"`
 
 	// exchange is called with the description of the page if the peer is not in the page. Its result is the answer to
 	// an offer.
@@ -90,7 +90,7 @@ func (g *gateway) openPage() *page {
 	p := &page{t: t, orders: make(chan order), changed: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
-		http.ServeFile(w, r, filepath.Join(bedtest.Root(t), "e2e/forward/moves.html"))
+		http.ServeFile(w, r, filepath.Join(harnesstest.Root(t), "e2e/forward/moves.html"))
 	})
 	mux.HandleFunc("GET /favicon.ico", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
@@ -100,7 +100,7 @@ func (g *gateway) openPage() *page {
 	mux.HandleFunc("POST /report", p.report)
 	var l net.Listener
 	var err error
-	g.net.Peers.Do(func() { l, err = net.Listen("tcp", bed.Loopback+":0") })
+	g.net.Peers.Do(func() { l, err = net.Listen("tcp", harness.Loopback+":0") })
 	must(t, err)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	go server.Serve(l)
@@ -318,7 +318,7 @@ func (c dataChannel) Write(b []byte) (int, error) {
 }
 
 // callAgent makes a call between the page and an ICE agent, and returns the data channel of the agent.
-func (p *page) callAgent(a agent, pageOffers bool, relays []bed.ICEServer) (channel io.ReadWriteCloser) {
+func (p *page) callAgent(a agent, pageOffers bool, relays []harness.ICEServer) (channel io.ReadWriteCloser) {
 	p.t.Helper()
 	b := newBrowserPeer(p.t, a)
 	type opened struct {

@@ -34,9 +34,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/ice"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
@@ -55,7 +55,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(4)
+	harnesstest.Parallel(4)
 	os.Exit(netns.Main(m.Run))
 }
 
@@ -92,9 +92,10 @@ func newGateway(t *testing.T) *gateway {
 	must(t, err)
 	g := &gateway{
 		t: t, net: network, service: netip.AddrPortFrom(balancer[0], port),
-		program: filepath.Join(bedtest.Build(t, bed.Stunnerd), "stunnerd"), reported: map[string]discovery.Peer{},
+		program:  filepath.Join(harnesstest.Build(t, harness.Stunnerd), "stunnerd"),
+		reported: map[string]discovery.Peer{},
 	}
-	network.Peers.Do(func() { g.peer = bedtest.Echo(t, network.Peer(0)[0]) })
+	network.Peers.Do(func() { g.peer = harnesstest.Echo(t, network.Peer(0)[0]) })
 	health := "http://0.0.0.0:8086"
 	g.config = config.Config{
 		Version: config.Version,
@@ -168,7 +169,7 @@ type pod struct {
 	name, dir string
 	net       *topology.Pod
 	addr      netip.AddrPort // of the listener
-	process   *bed.Process
+	process   *harness.Process
 }
 
 // pod makes a pod without a process.
@@ -224,11 +225,11 @@ func (p *pod) start(flags ...string) {
 		"--state-dir", p.dir, "--sessions-from", "any", "--healthcheck-endpoint", "http://0.0.0.0:8086",
 	}, flags...)
 	p.net.Do(func() {
-		p.process = bedtest.Start(p.t, bed.Command{
+		p.process = harnesstest.Start(p.t, harness.Command{
 			Name: p.name, Path: p.program, Args: args, Env: []string{"STUNNER_ADDRS=" + p.addr.Addr().String()}, Logs: p.dir,
 		}, func(context.Context) error { return nil })
 	})
-	p.await("ready", bed.Answers(p.admin("ready"), http.StatusOK))
+	p.await("ready", harness.Answers(p.admin("ready"), http.StatusOK))
 }
 
 func (p *pod) await(what string, cond func(context.Context) error) {
@@ -245,7 +246,7 @@ func (p *pod) admin(path string) string { return fmt.Sprintf("http://%s:8086/%s"
 // read decodes the JSON document of a path.
 func (p *pod) read(path string, into any) {
 	p.t.Helper()
-	_, body, err := bed.Get(p.t.Context(), p.admin(path))
+	_, body, err := harness.Get(p.t.Context(), p.admin(path))
 	if err = errors.Join(err, json.Unmarshal(body, into)); err != nil {
 		p.t.Fatalf("%s: %s: %v", p.name, path, err)
 	}

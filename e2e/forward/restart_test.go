@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // TestOwnerRestartsBehindAFront: the process of the owner is killed while another pod forwards the datagrams of
@@ -42,7 +42,7 @@ func TestOwnerRestartsBehindAFront(t *testing.T) {
 	g.sendToRelay(c)
 	owner.crash()
 	ended, echoes := time.Now(), c.Stats().Received
-	owner.await("ready again", bed.Answers(owner.admin("ready"), http.StatusOK))
+	owner.await("ready again", harness.Answers(owner.admin("ready"), http.StatusOK))
 	ready := time.Now()
 	awaitMore(t, calls, max(0, echoes+1-c.Stats().Received))
 	t.Logf("the owner was ready after %s, and the call went on %s later", ready.Sub(ended), time.Since(ready))

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/ice"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
@@ -90,8 +90,8 @@ func bill(t *testing.T, file string) (users map[string]*usageOf, parts int) {
 func TestUsageOfARollingUpdate(t *testing.T) {
 	const count, every, size = 1000, 2 * time.Second, 200
 	g := newGateway(t)
-	g.net.Peers.Do(func() { g.peer = bedtest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
-	g.config.Auth = bedtest.Ephemeral("a secret of the applications")
+	g.net.Peers.Do(func() { g.peer = harnesstest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
+	g.config.Auth = harnesstest.Ephemeral("a secret of the applications")
 	g.config.Admin.OffloadEngine, g.config.Admin.MetricsEndpoint = "TC", "http://0.0.0.0:8080/metrics"
 	g.discovery.Publish(g.config)
 	authority := g.config.Auth.Authority()
@@ -192,7 +192,8 @@ func TestUsageOfARollingUpdate(t *testing.T) {
 			t.Errorf("%s has no usage: %s", users[i], s)
 			continue
 		}
-		// The client library does not repeat its last request with a new nonce, so the end of the pod may end the session.
+		// The client library does not repeat its last request with a new nonce, so the end of the pod may end the
+		// session.
 		if len(u.sessions) != 1 || u.reasons["moved"] == 0 || u.reasons["client"]+u.reasons["shutdown"] != 1 ||
 			len(u.reasons) != 2 {
 			t.Errorf("%s: %d sessions with parts that ended with %v", users[i], len(u.sessions), u.reasons)
@@ -219,7 +220,8 @@ func TestUsageOfARollingUpdate(t *testing.T) {
 // inKernel returns how many packets the kernel has forwarded.
 func (p *pod) inKernel() float64 {
 	p.t.Helper()
-	n, err := bed.Metric(p.t.Context(), fmt.Sprintf("http://%s:8080/metrics", p.addr.Addr()), telemetry.OffloadPackets)
+	n, err := harness.Metric(p.t.Context(), fmt.Sprintf("http://%s:8080/metrics", p.addr.Addr()),
+		telemetry.OffloadPackets)
 	must(p.t, err)
 	return n
 }

@@ -33,9 +33,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/guide"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -68,7 +68,7 @@ func newEnvironment(t *testing.T, page guide.Page) *environment {
 	t.Helper()
 	p := &environment{
 		T: t, page: page, clients: netns.New(t, "clients"), pod: netns.New(t, "pod"), in: t.TempDir(), out: t.TempDir(),
-		bin: bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Stunnerctl),
+		bin: harnesstest.Build(t, harness.Operator, harness.Stunnerd, harness.Auth, harness.Stunnerctl),
 	}
 	p.clients.Link(t, netip.MustParsePrefix(publicAddress+"/24"), netip.MustParsePrefix(clientAddress+"/24"))
 	p.pod.Link(t, netip.MustParsePrefix(podGateway+"/24"), netip.MustParsePrefix(podAddress+"/24"))
@@ -76,9 +76,9 @@ func newEnvironment(t *testing.T, page guide.Page) *environment {
 	for name, text := range map[string]string{
 		"page.yaml": page.Manifests(), "endpoints.yaml": p.endpoints(), "installed.yaml": installed(t),
 	} {
-		bedtest.NoError(t, os.WriteFile(filepath.Join(p.in, name), []byte(text), 0o600))
+		harnesstest.NoError(t, os.WriteFile(filepath.Join(p.in, name), []byte(text), 0o600))
 	}
-	discovery := bedtest.Address(t)
+	discovery := harnesstest.Address(t)
 	operator := p.start("operator",
 		"--provider=file", "--input", p.in, "--output", p.out, "--stunnerd", filepath.Join(p.bin, "stunnerd"),
 		"--address", publicAddress, "--discovery-address", discovery, "--child-lifetime", "bound", "--stop-grace", "1s",
@@ -89,28 +89,28 @@ func newEnvironment(t *testing.T, page guide.Page) *environment {
 		}
 	})
 	p.await(p.healthy)
-	address, health := bedtest.Address(t), bedtest.Address(t)
+	address, health := harnesstest.Address(t), harnesstest.Address(t)
 	host, port, _ := strings.Cut(address, ":")
 	p.start("auth", "--address", host, "--port", port, "--health-address", health, "--config", "http://"+discovery,
 		"--discovery-token-file", filepath.Join(p.out, "discovery.token"), "--shutdown-delay", "0")
-	p.await(bed.Answers("http://"+health+"/ready", http.StatusOK))
+	p.await(harness.Answers("http://"+health+"/ready", http.StatusOK))
 	p.authURL = "http://" + address
 	return p
 }
 
 // start starts a program of the product until the test ends.
-func (p *environment) start(name string, args ...string) *bed.Process {
+func (p *environment) start(name string, args ...string) *harness.Process {
 	p.Helper()
-	return bedtest.Start(p, bed.Command{
+	return harnesstest.Start(p, harness.Command{
 		Name: name, Path: filepath.Join(p.bin, name), Args: args, Logs: p.TempDir(),
 	}, func(context.Context) error { return nil })
 }
 
 // inPod starts a program in the network of the pod until the test ends, and waits until ready returns nil.
-func (p *environment) inPod(c bed.Command, ready func(context.Context) error) *bed.Process {
+func (p *environment) inPod(c harness.Command, ready func(context.Context) error) *harness.Process {
 	p.Helper()
-	var process *bed.Process
-	p.pod.Do(func() { process = bedtest.Start(p, c, func(context.Context) error { return nil }) })
+	var process *harness.Process
+	p.pod.Do(func() { process = harnesstest.Start(p, c, func(context.Context) error { return nil }) })
 	p.await(ready)
 	return process
 }
@@ -120,7 +120,7 @@ func (p *environment) await(cond func(context.Context) error) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.Context(), patience)
 	defer cancel()
-	bedtest.NoError(p, bed.Until(ctx, cond))
+	harnesstest.NoError(p, harness.Until(ctx, cond))
 }
 
 // healthy returns nil if stunnerctl doctor finds no problem.
@@ -137,8 +137,8 @@ func installed(t *testing.T) string {
 	t.Helper()
 	folder := "kustomize/components/defaults/"
 	return strings.Join([]string{
-		bedtest.Read(t, folder+"gatewayclass.yaml"), bedtest.Read(t, folder+"gatewayconfig.yaml"),
-		bedtest.Read(t, folder+"dataplane.yaml"), installedCredentials,
+		harnesstest.Read(t, folder+"gatewayclass.yaml"), harnesstest.Read(t, folder+"gatewayconfig.yaml"),
+		harnesstest.Read(t, folder+"dataplane.yaml"), installedCredentials,
 	}, "---\n")
 }
 
@@ -158,7 +158,7 @@ func (p *environment) endpoints() string {
 			continue
 		}
 		var service corev1.Service
-		bedtest.NoError(p, guide.Convert(object, &service))
+		harnesstest.NoError(p, guide.Convert(object, &service))
 		slice := discoveryv1.EndpointSlice{
 			TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 			ObjectMeta: metav1.ObjectMeta{
@@ -180,7 +180,7 @@ func (p *environment) endpoints() string {
 			slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &port.Name, Port: &number, Protocol: &protocol})
 		}
 		text, err := yaml.Marshal(slice)
-		bedtest.NoError(p, err)
+		harnesstest.NoError(p, err)
 		documents = append(documents, string(text))
 	}
 	return strings.Join(documents, "---\n")
@@ -197,7 +197,7 @@ func (p *environment) enforce() {
 		}
 		policies++
 		var policy networkingv1.NetworkPolicy
-		bedtest.NoError(p, guide.Convert(object, &policy))
+		harnesstest.NoError(p, guide.Convert(object, &policy))
 		for _, rule := range policy.Spec.Ingress {
 			source := ""
 			if len(rule.From) > 0 {
@@ -220,7 +220,7 @@ func (p *environment) enforce() {
 		p.Fatalf("guide %s has no NetworkPolicy for the media server", p.page.Name)
 	}
 	file := filepath.Join(p.TempDir(), "policy.nft")
-	bedtest.NoError(p, os.WriteFile(file, []byte(`table inet networkpolicy { chain input {
+	harnesstest.NoError(p, os.WriteFile(file, []byte(`table inet networkpolicy { chain input {
 type filter hook input priority filter; policy drop;
 ct state established,related accept
 meta l4proto icmp accept
@@ -248,7 +248,7 @@ func (p *environment) gateway() (meta metav1.ObjectMeta) {
 	p.Helper()
 	for _, object := range p.page.Objects(p) {
 		if object["kind"] == "Gateway" {
-			bedtest.NoError(p, guide.Convert(object["metadata"].(map[string]any), &meta))
+			harnesstest.NoError(p, guide.Convert(object["metadata"].(map[string]any), &meta))
 			return meta
 		}
 	}
@@ -264,7 +264,7 @@ func (p *environment) secret(name, key string) string {
 		if object["kind"] != "Secret" {
 			continue
 		}
-		bedtest.NoError(p, guide.Convert(object, &secret))
+		harnesstest.NoError(p, guide.Convert(object, &secret))
 		if value, has := secret.StringData[key]; secret.Name == name && has {
 			return value
 		}
@@ -279,8 +279,8 @@ func (p *environment) serve(handlers map[string]http.Handler) string {
 	p.Helper()
 	var listener net.Listener
 	var err error
-	p.clients.Do(func() { listener, err = net.Listen("tcp", bed.Loopback+":0") })
-	bedtest.NoError(p, err)
+	p.clients.Do(func() { listener, err = net.Listen("tcp", harness.Loopback+":0") })
+	harnesstest.NoError(p, err)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/favicon.ico", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	for path, handler := range handlers {
@@ -304,8 +304,8 @@ func proxy(target string) http.Handler {
 // published returns the path of a program that make builds.
 func published(t *testing.T, name, program string) string {
 	t.Helper()
-	folder, err := bed.Published(t.Context(), bedtest.Root(t), name)
-	bedtest.NoError(t, err)
+	folder, err := harness.Published(t.Context(), harnesstest.Root(t), name)
+	harnesstest.NoError(t, err)
 	return filepath.Join(folder, program)
 }
 

@@ -12,9 +12,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/guide"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -28,14 +28,14 @@ func TestGameServer(t *testing.T) {
 	const server = podAddress + ":7654"
 	dir := t.TempDir()
 	source, client := filepath.Join(dir, "client.go"), filepath.Join(dir, "client")
-	bedtest.NoError(t, os.WriteFile(source, []byte(p.page.File(t, "client.go")), 0o600))
+	harnesstest.NoError(t, os.WriteFile(source, []byte(p.page.File(t, "client.go")), 0o600))
 	build := exec.Command("go", "build", "-o", client, source)
-	build.Dir = filepath.Join(bedtest.Root(t), "e2e")
+	build.Dir = filepath.Join(harnesstest.Root(t), "e2e")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	p.inPod(bed.Command{
-		Name: "echo", Path: filepath.Join(bedtest.Build(t, bed.Echo), "echo"), Args: p.args("game"), Logs: dir,
+	p.inPod(harness.Command{
+		Name: "echo", Path: filepath.Join(harnesstest.Build(t, harness.Echo), "echo"), Args: p.args("game"), Logs: dir,
 	}, func(ctx context.Context) error { return echoes(ctx, p.pod, server) })
 
 	if err := echoes(t.Context(), p.clients, server); err == nil {
@@ -59,7 +59,7 @@ func (p *environment) args(deployment string) []string {
 			continue
 		}
 		var d appsv1.Deployment
-		bedtest.NoError(p, guide.Convert(object, &d))
+		harnesstest.NoError(p, guide.Convert(object, &d))
 		if d.Name == deployment {
 			return slices.Clone(d.Spec.Template.Spec.Containers[0].Args)
 		}

@@ -16,9 +16,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/guide"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -67,16 +67,17 @@ func (p *environment) startJanus(api string) {
 			continue
 		}
 		var config corev1.ConfigMap
-		bedtest.NoError(p, guide.Convert(object, &config))
+		harnesstest.NoError(p, guide.Convert(object, &config))
 		for name, text := range config.Data {
-			bedtest.NoError(p, os.WriteFile(filepath.Join(dir, name), []byte(inPage.Replace(text)), 0o600))
+			harnesstest.NoError(p, os.WriteFile(filepath.Join(dir, name), []byte(inPage.Replace(text)), 0o600))
 		}
 	}
 	var args []string
 	for _, arg := range p.args("janus") {
 		args = append(args, inPage.Replace(arg))
 	}
-	p.inPod(bed.Command{Name: "janus", Path: path, Args: args, Logs: dir}, bed.Answers(api+"/info", http.StatusOK))
+	p.inPod(harness.Command{Name: "janus", Path: path, Args: args, Logs: dir},
+		harness.Answers(api+"/info", http.StatusOK))
 }
 
 // offer is an SDP offer without candidates.
@@ -133,16 +134,16 @@ func (p *environment) janusRequest(method, url string, request map[string]any) (
 	if request != nil {
 		request["transaction"] = "any"
 		data, err := json.Marshal(request)
-		bedtest.NoError(p, err)
+		harnesstest.NoError(p, err)
 		body = bytes.NewReader(data)
 	}
 	ctx, cancel := context.WithTimeout(p.Context(), 2*patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
-	bedtest.NoError(p, err)
+	harnesstest.NoError(p, err)
 	res, err := http.DefaultClient.Do(req)
-	bedtest.NoError(p, err)
+	harnesstest.NoError(p, err)
 	defer res.Body.Close()
-	bedtest.NoError(p, json.NewDecoder(res.Body).Decode(&response))
+	harnesstest.NoError(p, json.NewDecoder(res.Body).Decode(&response))
 	return response
 }

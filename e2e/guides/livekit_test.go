@@ -17,10 +17,10 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
 	"github.com/stunner-gateway/stunner/e2e/internal/guide"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -78,13 +78,13 @@ func (p *environment) startLiveKit() (key, secret string) {
 	}
 	text = strings.ReplaceAll(text, "turn.example.org", publicAddress)
 	var config struct{ Keys map[string]string }
-	bedtest.NoError(p, yaml.Unmarshal([]byte(text), &config))
+	harnesstest.NoError(p, yaml.Unmarshal([]byte(text), &config))
 	dir := p.TempDir()
 	file := filepath.Join(dir, "livekit.yaml")
-	bedtest.NoError(p, os.WriteFile(file, []byte(text), 0o600))
-	p.inPod(bed.Command{
+	harnesstest.NoError(p, os.WriteFile(file, []byte(text), 0o600))
+	p.inPod(harness.Command{
 		Name: "livekit", Path: published(p.T, "livekit", "server"), Args: []string{"--config", file}, Logs: dir,
-	}, bed.Answers("http://"+podAddress+":7880/", http.StatusOK))
+	}, harness.Answers("http://"+podAddress+":7880/", http.StatusOK))
 	for key, secret = range config.Keys {
 		return key, secret
 	}
@@ -97,14 +97,14 @@ func (p *environment) startLiveKit() (key, secret string) {
 func (p *environment) browse(code, key, secret string) *chromium.Page {
 	p.Helper()
 	imports := regexp.MustCompile(`(?m)^import .*\n`)
-	html := bedtest.Read(p, "e2e/guides/livekit.html")
+	html := harnesstest.Read(p, "e2e/guides/livekit.html")
 	html = strings.Replace(html, `<script type="module">`, `<script type="module">`+strings.Join(imports.FindAllString(code, -1), ""), 1)
 	body := strings.ReplaceAll(imports.ReplaceAllString(code, ""), `'wss://livekit.example.org'`, "`ws://${location.host}`")
 	html = strings.Replace(html, "/* GUIDE */", body, 1)
 
 	tokens, err := json.Marshal([]string{liveKitToken(p.T, key, secret, "ada"), liveKitToken(p.T, key, secret, "bob")})
-	bedtest.NoError(p, err)
-	client := filepath.Join(bedtest.Root(p), "e2e/browser/node_modules/livekit-client/dist/livekit-client.esm.mjs")
+	harnesstest.NoError(p, err)
+	client := filepath.Join(harnesstest.Root(p), "e2e/browser/node_modules/livekit-client/dist/livekit-client.esm.mjs")
 	liveKit := proxy("http://" + podAddress + ":7880")
 	site := p.serve(map[string]http.Handler{
 		"/{$}": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, html) }),
@@ -128,7 +128,7 @@ func liveKitToken(t *testing.T, key, secret, identity string) string {
 		"iss": key, "sub": identity, "nbf": time.Now().Add(-time.Minute).Unix(), "exp": time.Now().Add(time.Hour).Unix(),
 		"video": map[string]any{"room": "test", "roomJoin": true},
 	})
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	text := encode([]byte(`{"alg":"HS256","typ":"JWT"}`)) + "." + encode(claims)
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte(text))

@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/guide"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // prints runs the commands of stunnerctl in the guide, which must end with code 0. If the next block of the guide is
@@ -73,12 +73,12 @@ const echoFile = "icetest.yaml"
 // deployEcho creates the objects that icetest deploys in a cluster, and returns the address of the echo peer.
 func (p *environment) deployEcho() string {
 	p.Helper()
-	gateway, address := p.gateway(), net.JoinHostPort(publicAddress, strconv.Itoa(bedtest.Port(p)))
+	gateway, address := p.gateway(), net.JoinHostPort(publicAddress, strconv.Itoa(harnesstest.Port(p)))
 	_, port, _ := strings.Cut(address, ":")
 	text := strings.NewReplacer(
 		"NAMESPACE", gateway.Namespace, "GATEWAY", gateway.Name, "ADDRESS", publicAddress, "PORT", port,
 	).Replace(echoObjects)
-	bedtest.NoError(p, os.WriteFile(filepath.Join(p.in, echoFile), []byte(text), 0o600))
+	harnesstest.NoError(p, os.WriteFile(filepath.Join(p.in, echoFile), []byte(text), 0o600))
 	p.await(func(ctx context.Context) error {
 		if out, err := p.stunnerctl(ctx, "can-reach", gateway.Namespace+"/"+gateway.Name, address); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
@@ -91,7 +91,7 @@ func (p *environment) deployEcho() string {
 // deleteEcho deletes the objects of deployEcho, and waits until the dataplane runs the config without them.
 func (p *environment) deleteEcho(address string) {
 	p.Helper()
-	bedtest.NoError(p, os.Remove(filepath.Join(p.in, echoFile)))
+	harnesstest.NoError(p, os.Remove(filepath.Join(p.in, echoFile)))
 	gateway := p.gateway()
 	p.await(func(ctx context.Context) error {
 		if out, err := p.stunnerctl(ctx, "can-reach", gateway.Namespace+"/"+gateway.Name, address); err == nil {

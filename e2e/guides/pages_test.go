@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/guide"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // maxWords is the limit of a guide in words.
@@ -28,7 +28,7 @@ func TestGuidesAreShort(t *testing.T) {
 // TestGuidesPassLint: stunnerctl lint finds no error and no warning in the manifests of a guide. The certificate that
 // cert-manager issues is not in the manifests.
 func TestGuidesPassLint(t *testing.T) {
-	program := filepath.Join(bedtest.Build(t, bed.Stunnerctl), "stunnerctl")
+	program := filepath.Join(harnesstest.Build(t, harness.Stunnerctl), "stunnerctl")
 	for _, page := range guide.All(t) {
 		t.Run(page.Name, func(t *testing.T) {
 			lint := exec.Command(program, "lint", "--fail-on", "warning", "--secrets-elsewhere", "-o", "json", "-")
@@ -44,11 +44,11 @@ func TestGuidesPassLint(t *testing.T) {
 // TestGuidesHaveValidCommands: stunnerctl and kubectl accept the flags and arguments of each command. Files that a
 // command names are on the page.
 func TestGuidesHaveValidCommands(t *testing.T) {
-	stunnerctl := filepath.Join(bedtest.Build(t, bed.Stunnerctl), "stunnerctl")
+	stunnerctl := filepath.Join(harnesstest.Build(t, harness.Stunnerctl), "stunnerctl")
 	programs := map[string]string{"stunnerctl": stunnerctl, "kubectl": published(t, "kube", "kubectl")}
-	manual := bedtest.Read(t, "docs/stunnerctl.md")
+	manual := harnesstest.Read(t, "docs/stunnerctl.md")
 	// Pages with the commands of helm.
-	elsewhere := bedtest.Read(t, "docs/reference/auth-callers.md") + bedtest.Read(t, "docs/autoscaling.md")
+	elsewhere := harnesstest.Read(t, "docs/reference/auth-callers.md") + harnesstest.Read(t, "docs/autoscaling.md")
 	for _, page := range guide.All(t) {
 		for _, command := range page.Commands() {
 			words := strings.Fields(strings.ReplaceAll(command, "'", ""))
@@ -124,7 +124,7 @@ func TestGuidesNameNoOtherServer(t *testing.T) {
 
 // TestIndexOfGuides: docs/guides/README.md links to each guide.
 func TestIndexOfGuides(t *testing.T) {
-	index := bedtest.Read(t, guide.Folder+"/README.md")
+	index := harnesstest.Read(t, guide.Folder+"/README.md")
 	for _, page := range guide.All(t) {
 		if !strings.Contains(index, "("+page.Name+".md)") {
 			t.Errorf("the index does not link to %s.md", page.Name)

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // S-14, N-04: the client of RFC 3489 in Debian learns its address. It sends CHANGE-REQUEST in each request: without
@@ -17,7 +17,7 @@ func TestClassicClient(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// The exit code is the result, which has no 0 for success.
-			out, _ := client(t, nil, program, fmt.Sprintf("%s:%d", bed.Loopback, port), "-v")
+			out, _ := client(t, nil, program, fmt.Sprintf("%s:%d", harness.Loopback, port), "-v")
 			for _, says := range []string{
 				"MappedAddress = 127.0.0.1:", "ErrorCode = 4 20", "test I = 1", "mapped IP same = 1", "Primary: Open",
 			} {

@@ -10,15 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
 // The two credential mechanisms, as config of a dataplane and as arguments of coturn's client.
 var (
-	static    = bedtest.Static("carol", "sings-alto")
-	ephemeral = bedtest.Ephemeral("shared-by-two")
+	static    = harnesstest.Static("carol", "sings-alto")
+	ephemeral = harnesstest.Ephemeral("shared-by-two")
 )
 
 var (
@@ -178,7 +178,7 @@ func TestCaveatsInCoturn(t *testing.T) {
 	ours := start(t, ephemeral)
 	mint := func(c credential.Caveats) []string {
 		minted, err := authority.MintWith(c, "carol", time.Hour, time.Now())
-		bedtest.NoError(t, err)
+		harnesstest.NoError(t, err)
 		return []string{"-u", minted.Username, "-w", string(minted.Password)}
 	}
 	peers := credential.Caveats{Routes: []string{"test/peers"}, Allocations: 100, NotBefore: time.Now().Unix()}
@@ -224,7 +224,7 @@ type call struct {
 // run runs the client to its end, and returns the number of expected echoes.
 func (c call) run(t *testing.T, d dataplane) (out string, sent int, err error) {
 	t.Helper()
-	over, credential, peer := c.over, c.credential, cmp.Or(c.peer, bed.Loopback)
+	over, credential, peer := c.over, c.credential, cmp.Or(c.peer, harness.Loopback)
 	if over.port == nil {
 		over = transports[0]
 	}
@@ -238,7 +238,7 @@ func (c call) run(t *testing.T, d dataplane) (out string, sent int, err error) {
 	if peer != none {
 		args = append(args, "-e", peer, "-r", strconv.Itoa(d.peer))
 	}
-	args = append(args, cmp.Or(c.server, bed.Loopback))
+	args = append(args, cmp.Or(c.server, harness.Loopback))
 	out, err = client(t, nil, installed(t, "turnutils_uclient", "coturn"), args...)
 	return out, clients * messages, err
 }
@@ -348,7 +348,7 @@ func refused(t *testing.T, d dataplane, c call, says string) {
 
 // binding requests the client's reflexive address.
 func binding(t *testing.T, d dataplane) {
-	for _, server := range []string{bed.Loopback, loopback6} {
+	for _, server := range []string{harness.Loopback, loopback6} {
 		out, err := client(t, nil, installed(t, "turnutils_stunclient", "coturn"), "-p", strconv.Itoa(d.Plain), server)
 		if err != nil || !strings.Contains(out, "UDP reflexive addr: "+server) {
 			t.Errorf("no reflexive address from %s: %v\n%s", server, err, out)
@@ -362,7 +362,7 @@ func noDiscovery(t *testing.T, d dataplane) {
 	discover := func(args ...string) string {
 		out, err := client(
 			t, nil, installed(t, "turnutils_natdiscovery", "coturn"),
-			append(args, "-p", strconv.Itoa(d.Plain), bed.Loopback)...,
+			append(args, "-p", strconv.Itoa(d.Plain), harness.Loopback)...,
 		)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -372,7 +372,7 @@ func noDiscovery(t *testing.T, d dataplane) {
 	for _, question := range [][]string{{"-m"}, {"-f"}, {"-m", "-P"}} {
 		out := discover(question...)
 		if claim := claimPattern.FindString(out); claim != "" ||
-			!strings.Contains(out, "UDP reflexive addr: "+bed.Loopback) {
+			!strings.Contains(out, "UDP reflexive addr: "+harness.Loopback) {
 			t.Errorf("output %q, want the reflexive address and no result about a NAT:\n%s", claim, out)
 		}
 	}

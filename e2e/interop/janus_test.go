@@ -14,13 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // J-10: Janus gets TURN credentials from the auth service, by GET and by POST, and gets a relay with them.
 func TestJanus(t *testing.T) {
-	stack := bedtest.Quickstart(t, "")
+	stack := harnesstest.Quickstart(t, "")
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		t.Run(method, func(t *testing.T) {
 			answer := startJanus(t, stack.AuthURL()+"/", method).answer()
@@ -66,18 +66,18 @@ admin: { admin_http = false }
 
 func startJanus(t *testing.T, service, method string) janus {
 	t.Helper()
-	dir, port := t.TempDir(), bedtest.Port(t)
+	dir, port := t.TempDir(), harnesstest.Port(t)
 	for name, text := range map[string]string{
 		"janus.jcfg":                fmt.Sprintf(janusConfig, dir, service, method),
-		"janus.transport.http.jcfg": fmt.Sprintf(janusHTTP, bed.Loopback, port),
+		"janus.transport.http.jcfg": fmt.Sprintf(janusHTTP, harness.Loopback, port),
 	} {
-		bedtest.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		harnesstest.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	url := fmt.Sprintf("http://%s:%d/janus", bed.Loopback, port)
-	bedtest.Start(t, bed.Command{
+	url := fmt.Sprintf("http://%s:%d/janus", harness.Loopback, port)
+	harnesstest.Start(t, harness.Command{
 		Name: "janus", Path: installed(t, "janus", "janus"), Logs: dir,
 		Args: []string{"-F", dir, "-C", filepath.Join(dir, "janus.jcfg")},
-	}, bed.Answers(url+"/info", http.StatusOK))
+	}, harness.Answers(url+"/info", http.StatusOK))
 	return janus{t, url}
 }
 
@@ -129,7 +129,7 @@ func (j janus) post(path string, request map[string]any) string {
 	j.t.Helper()
 	request["transaction"] = "any"
 	body, err := json.Marshal(request)
-	bedtest.NoError(j.t, err)
+	harnesstest.NoError(j.t, err)
 	var answer struct {
 		Janus string
 		Data  struct{ ID uint64 }
@@ -148,9 +148,9 @@ func (j janus) do(method, path string, body io.Reader, answer any) {
 	ctx, cancel := context.WithTimeout(j.t.Context(), 40*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, j.url+path, body)
-	bedtest.NoError(j.t, err)
+	harnesstest.NoError(j.t, err)
 	res, err := http.DefaultClient.Do(req)
-	bedtest.NoError(j.t, err)
+	harnesstest.NoError(j.t, err)
 	defer res.Body.Close()
 	if err := json.NewDecoder(res.Body).Decode(answer); err != nil {
 		j.t.Fatalf("%s %s: %v", method, path, err)

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // pionMode is a way to run the client of pion/turn v5.
@@ -26,15 +26,15 @@ type pionMode struct {
 }
 
 var pionModes = []pionMode{
-	{"UDP", "udp", bed.Loopback, false, 0},
-	{"TCP", "tcp", bed.Loopback, false, 0},
-	{"TLS", "tls", bed.Loopback, true, 0},
-	{"DTLS", "dtls", bed.Loopback, true, 0},
+	{"UDP", "udp", harness.Loopback, false, 0},
+	{"TCP", "tcp", harness.Loopback, false, 0},
+	{"TLS", "tls", harness.Loopback, true, 0},
+	{"DTLS", "dtls", harness.Loopback, true, 0},
 	{"IPv6 client", "udp", loopback6, false, 0},
 	{"IPv6 client over DTLS", "dtls", loopback6, true, 0},
-	{"IPv4 relay", "udp", bed.Loopback, false, 4},
-	{"IPv4 client, IPv6 relay", "udp", bed.Loopback, false, 6},
-	{"IPv4 client over TLS, IPv6 relay", "tls", bed.Loopback, true, 6},
+	{"IPv4 relay", "udp", harness.Loopback, false, 4},
+	{"IPv4 client, IPv6 relay", "udp", harness.Loopback, false, 6},
+	{"IPv4 client over TLS, IPv6 relay", "tls", harness.Loopback, true, 6},
 	{"IPv6 client, IPv4 relay", "udp", loopback6, false, 4},
 }
 
@@ -88,7 +88,7 @@ var pionSays = regexp.MustCompile(`^mapped (\S+)\nrelay (\S+)\ndenied true\necho
 // calls runs a client whose relay must have a family.
 func (m pionMode) calls(t *testing.T, program string, d dataplane, family int) {
 	t.Helper()
-	port, peer, denied := d.Plain, bed.Loopback, "192.0.2.1:9"
+	port, peer, denied := d.Plain, harness.Loopback, "192.0.2.1:9"
 	if m.secure {
 		port = d.Secure
 	}
@@ -111,8 +111,8 @@ func (m pionMode) calls(t *testing.T, program string, d dataplane, family int) {
 // ignored returns the number of attributes after MESSAGE-INTEGRITY that a dataplane has counted.
 func ignored(t *testing.T, d dataplane) int {
 	t.Helper()
-	n, err := bed.Metric(t.Context(), d.Metrics, "stunner_ignored_attributes_total")
-	bedtest.NoError(t, err)
+	n, err := harness.Metric(t.Context(), d.Metrics, "stunner_ignored_attributes_total")
+	harnesstest.NoError(t, err)
 	return int(n)
 }
 

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	pion "github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // TestAioice: aioice, the TURN client of aiortc, has every datagram relayed and echoed, over each of its transports.
@@ -21,7 +21,7 @@ func TestAioice(t *testing.T) {
 	for name, port := range map[string]int{"udp": d.Plain, "tcp": d.Plain, "tls": d.Secure} {
 		t.Run(name, func(t *testing.T) {
 			out, err := aioice(t, d, d.CA, name, port, "sings-alto")
-			if err != nil || !strings.Contains(out, "relayed by "+bed.Loopback) {
+			if err != nil || !strings.Contains(out, "relayed by "+harness.Loopback) {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
@@ -44,23 +44,23 @@ func TestAioice(t *testing.T) {
 func aioice(t *testing.T, d dataplane, ca, transport string, port int, password string) (string, error) {
 	t.Helper()
 	return python(t, "aioice_echo.py", []string{"SSL_CERT_FILE=" + ca, "SSL_CERT_DIR=" + os.DevNull},
-		transport, bed.Loopback, strconv.Itoa(port), "carol", password, bed.Loopback, strconv.Itoa(d.peer))
+		transport, harness.Loopback, strconv.Itoa(port), "carol", password, harness.Loopback, strconv.Itoa(d.peer))
 }
 
 // TestPion: a client with pion/turn keeps working while it sends to closed ports. The library would end the session if
 // ICMP errors were relayed.
 func TestPion(t *testing.T) {
 	d := start(t, static)
-	silent := bedtest.Port(t)
+	silent := harnesstest.Port(t)
 	to := func(port int) netip.AddrPort {
-		return netip.AddrPortFrom(netip.MustParseAddr(bed.Loopback), uint16(port))
+		return netip.AddrPortFrom(netip.MustParseAddr(harness.Loopback), uint16(port))
 	}
 	for _, network := range []pion.Network{pion.UDP, pion.TCP} {
 		t.Run(string(network), func(t *testing.T) {
 			one, err := pion.Start(t.Context(), pion.Options{
 				Gateway: to(d.Plain), Network: network, Username: "carol", Password: "sings-alto", Peer: to(d.peer),
 			})
-			bedtest.NoError(t, err)
+			harnesstest.NoError(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			for range 10 {
@@ -80,7 +80,7 @@ func TestLibnice(t *testing.T) {
 	for _, transport := range []string{"udp", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
 			out, err := python(
-				t, "libnice_call.py", nil, transport, bed.Loopback, strconv.Itoa(d.Plain), "carol", "sings-alto",
+				t, "libnice_call.py", nil, transport, harness.Loopback, strconv.Itoa(d.Plain), "carol", "sings-alto",
 			)
 			if err != nil {
 				t.Errorf("%v\n%s", err, out)
@@ -106,8 +106,8 @@ func idle(t *testing.T, d dataplane) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err := bed.Until(ctx, func(ctx context.Context) error {
-		n, err := bed.Metric(ctx, d.Metrics, "stunner_allocations_active")
+	err := harness.Until(ctx, func(ctx context.Context) error {
+		n, err := harness.Metric(ctx, d.Metrics, "stunner_allocations_active")
 		if err == nil && n != 0 {
 			err = fmt.Errorf("%g allocations are left", n)
 		}

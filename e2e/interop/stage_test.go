@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -25,28 +25,28 @@ const patience = 20 * time.Second
 
 // The clients sleep most of their time.
 func TestMain(m *testing.M) {
-	bedtest.Parallel(16)
+	harnesstest.Parallel(16)
 	os.Exit(m.Run())
 }
 
 // dataplane is a running stunnerd with an echo peer. The port after peer, for RTCP, echoes too.
 type dataplane struct {
-	*bedtest.Dataplane
+	*harnesstest.Dataplane
 	peer int
 }
 
 // addresses are those of clients, relays and peers.
-var addresses = []netip.Addr{netip.MustParseAddr(bed.Loopback), netip.MustParseAddr(loopback6)}
+var addresses = []netip.Addr{netip.MustParseAddr(harness.Loopback), netip.MustParseAddr(loopback6)}
 
 // startPeer runs an echo peer until the test ends, and returns its port.
 func startPeer(t *testing.T) int {
 	t.Helper()
-	peer, logs := bedtest.Port(t), t.TempDir()
-	bedtest.Start(t, bed.Command{
+	peer, logs := harnesstest.Port(t), t.TempDir()
+	harnesstest.Start(t, harness.Command{
 		Name: "turnutils_peer", Path: installed(t, "turnutils_peer", "coturn"), Logs: logs,
-		Args: []string{"-L", bed.Loopback, "-L", loopback6, "-p", strconv.Itoa(peer)},
+		Args: []string{"-L", harness.Loopback, "-L", loopback6, "-p", strconv.Itoa(peer)},
 	}, func(ctx context.Context) error {
-		return errors.Join(echoes(ctx, bed.Loopback, peer), echoes(ctx, loopback6, peer+1))
+		return errors.Join(echoes(ctx, harness.Loopback, peer), echoes(ctx, loopback6, peer+1))
 	})
 	return peer
 }
@@ -60,12 +60,12 @@ func startCoturn(t *testing.T) dataplane {
 // coturn runs coturn's own server with options for credentials, and a peer.
 func coturn(t *testing.T, credentials ...string) dataplane {
 	t.Helper()
-	d := dataplane{&bedtest.Dataplane{Plain: bedtest.Port(t), Secure: bedtest.Port(t)}, startPeer(t)}
+	d := dataplane{&harnesstest.Dataplane{Plain: harnesstest.Port(t), Secure: harnesstest.Port(t)}, startPeer(t)}
 	dir := t.TempDir()
-	chain, key, err := bed.Certificate(addresses...)
-	bedtest.NoError(t, err)
+	chain, key, err := harness.Certificate(addresses...)
+	harnesstest.NoError(t, err)
 	cert, pkey := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	bedtest.NoError(t, errors.Join(os.WriteFile(cert, chain, 0o600), os.WriteFile(pkey, key, 0o600)))
+	harnesstest.NoError(t, errors.Join(os.WriteFile(cert, chain, 0o600), os.WriteFile(pkey, key, 0o600)))
 	args := []string{
 		"-n", "--no-cli", "--no-rfc5780", "--mobility", "--denied-peer-ip=192.0.2.1", "--denied-peer-ip=2001:db8::1", "--realm=" + static.Realm, "--allow-loopback-peers", "--cert=" + cert, "--pkey=" + pkey,
 		"--listening-port=" + strconv.Itoa(d.Plain), "--tls-listening-port=" + strconv.Itoa(d.Secure),
@@ -75,7 +75,7 @@ func coturn(t *testing.T, credentials ...string) dataplane {
 	for _, a := range addresses {
 		args = append(args, "--listening-ip="+a.String(), "--relay-ip="+a.String())
 	}
-	bedtest.Start(t, bed.Command{
+	harnesstest.Start(t, harness.Command{
 		Name: "turnserver", Path: installed(t, "turnserver", "coturn"), Args: args, Dir: dir, Logs: dir,
 	}, func(ctx context.Context) error {
 		for _, a := range addresses {
@@ -96,10 +96,10 @@ func coturn(t *testing.T, credentials ...string) dataplane {
 func start(t *testing.T, auth config.Auth) dataplane {
 	t.Helper()
 	peer := startPeer(t)
-	return dataplane{bedtest.StartDataplane(t, bedtest.Build(t, bed.Stunnerd), config.Config{
-		Auth: auth, Listeners: bedtest.Listeners(bed.Loopback),
+	return dataplane{harnesstest.StartDataplane(t, harnesstest.Build(t, harness.Stunnerd), config.Config{
+		Auth: auth, Listeners: harnesstest.Listeners(harness.Loopback),
 		Clusters: []config.Cluster{
-			{Name: "test/peers", Type: config.Static, Endpoints: []string{bed.Loopback, loopback6}},
+			{Name: "test/peers", Type: config.Static, Endpoints: []string{harness.Loopback, loopback6}},
 		},
 	}, addresses), peer}
 }

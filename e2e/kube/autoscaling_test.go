@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // keda lists the KEDA kinds of the objects that the operator creates.
@@ -234,7 +234,7 @@ func TestAutoscalingLeavesForeignObjects(t *testing.T) {
 	t.Parallel()
 	s := newInstallation(t, "--discovery-auth=strict") // with this the operator creates a TriggerAuthentication
 	s.must(installKEDA())
-	byHand := bedtest.Read(t, "keda/prometheus.yaml")
+	byHand := harnesstest.Read(t, "keda/prometheus.yaml")
 	s.apply(strings.ReplaceAll(byHand, "namespace: stunner-system", "namespace: "+s.name))
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
 	s.set("deployment/front-door", `{"spec":{"replicas":4}}`)

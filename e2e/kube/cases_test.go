@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // The table of field manifests: manifests as users write them for their platforms, with other names. A row is an
@@ -109,7 +109,7 @@ func isNamespace(o *unstructured.Unstructured) bool { return o.GetKind() == "Nam
 // TestFieldManifestsInFolder compares each row with a file provider.
 func TestFieldManifestsInFolder(t *testing.T) {
 	t.Parallel()
-	programs, pair := bedtest.Build(t, bed.Operator, bed.Stunnerctl), certificatePair(t)
+	programs, pair := harnesstest.Build(t, harness.Operator, harness.Stunnerctl), certificatePair(t)
 	for _, row := range archiveRows(t, fieldFiles) {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()

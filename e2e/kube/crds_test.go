@@ -10,15 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // Operator and CRDs may be installed in any order. The CRDs of the chart serve UDPRoutes of the Gateway API in version
-// v1alpha2, which existing manifests have, and in version v1, as which they are stored.
-// The operator also stops on SIGTERM while the API server does not respond, and its liveness probe does not fail because
-// of that.
+// v1alpha2, which existing manifests have, and in version v1, as which they are stored. The operator also stops on
+// SIGTERM while the API server does not respond, and its liveness probe does not fail because of that.
 func TestOperatorWaitsForCRDs(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -36,15 +35,16 @@ func TestOperatorWaitsForCRDs(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	discovery, health, dir := bedtest.Address(t), bedtest.Address(t), t.TempDir()
+	discovery, health, dir := harnesstest.Address(t), harnesstest.Address(t), t.TempDir()
 	probe := func(path string) string { return fmt.Sprintf("http://%s/%s", health, path) }
-	operator := bedtest.Start(t, bed.Command{
-		Name: "operator", Path: filepath.Join(bedtest.Build(t, bed.Operator), "operator"), Logs: dir, Args: []string{
+	operator := harnesstest.Start(t, harness.Command{
+		Name: "operator", Path: filepath.Join(harnesstest.Build(t, harness.Operator), "operator"), Logs: dir,
+		Args: []string{
 			"--provider=kubernetes", "--kubeconfig", bare.Admin.Kubeconfig, "--namespace=default", "--scaler-address=",
 			"--discovery-auth=off", "--discovery-address", discovery, "--health-address", health,
 		},
 	}, func(ctx context.Context) error {
-		code, body, err := bed.Get(ctx, probe("ready"))
+		code, body, err := harness.Get(ctx, probe("ready"))
 		if err == nil && (code != http.StatusServiceUnavailable ||
 			!strings.Contains(string(body), "install the CustomResourceDefinitions")) {
 			err = fmt.Errorf("/ready: status %d: %s", code, body)
@@ -52,23 +52,23 @@ func TestOperatorWaitsForCRDs(t *testing.T) {
 		return err
 	})
 	for _, folder := range []string{"charts/stunner-crds/files/gateway-api", "kustomize/base/crds"} {
-		_, err := bare.Kubectl(ctx, "create", "-k", filepath.Join(bedtest.Root(t), folder))
+		_, err := bare.Kubectl(ctx, "create", "-k", filepath.Join(harnesstest.Root(t), folder))
 		must(err)
 	}
 	leads := func(want float64) func(context.Context) error {
 		return func(ctx context.Context) error {
-			got, err := bed.Metric(ctx, probe("metrics"), "stunner_operator_leader")
+			got, err := harness.Metric(ctx, probe("metrics"), "stunner_operator_leader")
 			if err == nil && got != want {
 				err = fmt.Errorf("stunner_operator_leader is %.0f, want %.0f", got, want)
 			}
 			return err
 		}
 	}
-	must(operator.Until(ctx, bed.Answers(probe("ready"), http.StatusOK)))
+	must(operator.Until(ctx, harness.Answers(probe("ready"), http.StatusOK)))
 	must(operator.Until(ctx, leads(1)))
 
 	for _, version := range []string{"v1alpha2", "v1"} {
-		must(bed.Until(ctx, func(ctx context.Context) error {
+		must(harness.Until(ctx, func(ctx context.Context) error {
 			return bare.Apply(ctx, "default", strings.ReplaceAll(`
 apiVersion: gateway.networking.k8s.io/VERSION
 kind: UDPRoute
@@ -100,7 +100,7 @@ spec:
 	defer func() { must(bare.Resume()) }()
 	must(operator.Until(ctx, leads(0))) // the lease ends
 	must(errors.Join(
-		bed.Answers(probe("ready"), http.StatusOK)(ctx), bed.Answers(probe("live"), http.StatusOK)(ctx),
+		harness.Answers(probe("ready"), http.StatusOK)(ctx), harness.Answers(probe("live"), http.StatusOK)(ctx),
 		operator.Stop(5*time.Second),
 	))
 }

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
@@ -94,8 +94,8 @@ func (g guarded) ask(scheme, token, path string) (code int, body string, err err
 	return g.send(http.MethodGet, scheme, token, "/api/v1/configs"+path)
 }
 
-// send sends a request to the operator with a bearer token. It verifies the server by the name of the Service and the CA
-// in the ConfigMap.
+// send sends a request to the operator with a bearer token. It verifies the server by the name of the Service and the
+// CA in the ConfigMap.
 func (g guarded) send(method, scheme, token, path string) (code int, body string, err error) {
 	g.Helper()
 	roots := x509.NewCertPool()
@@ -218,7 +218,7 @@ func TestDataplaneTrustsTheOperator(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
 	g.set("dataplane/"+g.name, `{"spec":{"disableHealthCheck":true,"enableMetricsEndpoint":false}}`)
-	port := bedtest.Port(t)
+	port := harnesstest.Port(t)
 	g.annotate("gateway/front-door", "stunner.l7mp.io/targetport", fmt.Sprintf(`{"udp":%d,"tcp":%[1]d}`, port))
 	g.sees(
 		"deployment/front-door",
@@ -226,8 +226,9 @@ func TestDataplaneTrustsTheOperator(t *testing.T) {
 		"stunner-discovery",
 	)
 	token, ca := g.mount()
-	dataplane := bedtest.Start(t, bed.Command{
-		Name: "stunnerd", Path: filepath.Join(bedtest.Build(t, bed.Stunnerd), "stunnerd"), Args: []string{"-w", "--healthcheck-endpoint=none"},
+	dataplane := harnesstest.Start(t, harness.Command{
+		Name: "stunnerd", Path: filepath.Join(harnesstest.Build(t, harness.Stunnerd), "stunnerd"),
+		Args: []string{"-w", "--healthcheck-endpoint=none"},
 		Logs: g.dir,
 		Env: []string{
 			"STUNNER_NAMESPACE=" + g.name, "STUNNER_NAME=front-door", "STUNNER_POD=dataplane", "STUNNER_ADDR=127.0.0.1",

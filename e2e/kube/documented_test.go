@@ -23,8 +23,8 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -44,7 +44,7 @@ func TestDocumentedExamplesWorkAtAPIServer(t *testing.T) {
 		"", "--controller-name", documentedController, "--discovery-url", renderedDiscovery, "--scaler-url", renderedScaler,
 	)
 	common, pair := s.tenant(t), certificatePair(t)
-	stunnerctl := filepath.Join(bedtest.Build(t, bed.Stunnerctl), filepath.Base(bed.Stunnerctl))
+	stunnerctl := filepath.Join(harnesstest.Build(t, harness.Stunnerctl), filepath.Base(harness.Stunnerctl))
 	for _, row := range documentation {
 		t.Run(row.name(), func(t *testing.T) {
 			n := common.in(metav1.NamespaceDefault)
@@ -54,11 +54,13 @@ func TestDocumentedExamplesWorkAtAPIServer(t *testing.T) {
 	}
 }
 
-// TestDocumentedExamplesWorkInFolder gives the same manifests to the file provider. Each operator has a network namespace of its
-// own, because it assigns another port to a listener if the port of the manifest is in use on the host.
+// TestDocumentedExamplesWorkInFolder gives the same manifests to the file provider. Each operator has a network
+// namespace of its own, because it assigns another port to a listener if the port of the manifest is in use on the
+// host.
 func TestDocumentedExamplesWorkInFolder(t *testing.T) {
 	t.Parallel()
-	operator, pair := filepath.Join(bedtest.Build(t, bed.Operator), filepath.Base(bed.Operator)), certificatePair(t)
+	operator, pair := filepath.Join(harnesstest.Build(t, harness.Operator), filepath.Base(harness.Operator)),
+		certificatePair(t)
 	for _, row := range documentation {
 		t.Run(row.name(), func(t *testing.T) {
 			t.Parallel()
@@ -123,7 +125,7 @@ func manifestPath(name string) string { return filepath.Join("testdata/documente
 // certificatePair replaces CERTIFICATE and KEY in YAML.
 func certificatePair(t *testing.T) *strings.Replacer {
 	t.Helper()
-	chain, private, err := bed.Certificate()
+	chain, private, err := harness.Certificate()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +224,8 @@ func (row documented) compare(t *testing.T, a applier, all []*unstructured.Unstr
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	if err := bed.Until(ctx, func(ctx context.Context) error { return row.differs(ctx, a, all, want) }); err != nil {
+	if err := harness.Until(ctx,
+		func(ctx context.Context) error { return row.differs(ctx, a, all, want) }); err != nil {
 		t.Error(err)
 	}
 }
@@ -385,7 +388,7 @@ func port(n int) string {
 func readConfig(
 	ctx context.Context, by *http.Client, port int, gateway *unstructured.Unstructured,
 ) (c config.Config, err error) {
-	code, body, err := bed.GetBy(ctx, by, fmt.Sprintf(
+	code, body, err := harness.GetBy(ctx, by, fmt.Sprintf(
 		"http://127.0.0.1:%d/api/v1/configs/%s/%s", port, gateway.GetNamespace(), gateway.GetName(),
 	))
 	if err == nil && code == http.StatusOK {
@@ -500,13 +503,13 @@ func (f *folder) write(name, text string) {
 
 func (f *folder) start(more ...string) {
 	f.Helper()
-	command := bed.Command{Name: "operator", Path: f.operator, Logs: f.TempDir(), Args: append([]string{
+	command := harness.Command{Name: "operator", Path: f.operator, Logs: f.TempDir(), Args: append([]string{
 		"--input", f.in, "--output", f.out, "--discovery-address", "127.0.0.1:" + strconv.Itoa(folderDiscovery),
 		"--discovery-auth=off",
 	}, more...)}
-	var p *bed.Process
+	var p *harness.Process
 	var err error
-	f.space.Do(func() { p, err = bed.Start(command) })
+	f.space.Do(func() { p, err = harness.Start(command) })
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -523,7 +526,7 @@ func (f *folder) awaitProblems(name, want string) {
 	f.Helper()
 	ctx, cancel := context.WithTimeout(f.Context(), timeout)
 	defer cancel()
-	if err := bed.Until(ctx, func(context.Context) error {
+	if err := harness.Until(ctx, func(context.Context) error {
 		data, err := os.ReadFile(filepath.Join(f.out, "problems.yaml"))
 		if err != nil {
 			return err

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/guide"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // TestGuidesWorkAtAPIServer applies the manifests of each guide in docs/guides to the API server with kubectl. Every
@@ -65,13 +65,13 @@ var nodesOf = map[string]string{
 	"digitalocean": "digitalocean://1", "hetzner": "hcloud://1",
 }
 
-// installedByChart returns the GatewayClass, GatewayConfig, Dataplane and credentials of the chart, and a node for Gateways with
-// node ports. The node has a spec.providerID unless it is empty.
+// installedByChart returns the GatewayClass, GatewayConfig, Dataplane and credentials of the chart, and a node for
+// Gateways with node ports. The node has a spec.providerID unless it is empty.
 func installedByChart(t *testing.T, providerID string) string {
 	t.Helper()
 	var documents []string
 	for _, name := range []string{"dataplane", "gatewayconfig", "gatewayclass"} {
-		documents = append(documents, bedtest.Read(t, "kustomize/components/defaults/"+name+".yaml"))
+		documents = append(documents, harnesstest.Read(t, "kustomize/components/defaults/"+name+".yaml"))
 	}
 	return strings.Join(append(documents, `
 apiVersion: v1
@@ -99,7 +99,8 @@ func withoutDocuments(documents, text string) string {
 }
 
 // inForce returns nil if the Gateways and UDPRoutes are in force, as far as an API server without pods can tell: each
-// Gateway has an address, a config with all listeners, no condition that names a mistake, and none about its load balancer.
+// Gateway has an address, a config with all listeners, no condition that names a mistake, and none about its load
+// balancer.
 func (s server) inForce(ctx context.Context, all []*unstructured.Unstructured) error {
 	for _, o := range all {
 		live := o.DeepCopy()

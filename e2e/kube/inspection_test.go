@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
@@ -47,7 +47,7 @@ func newInspected(t *testing.T) inspected {
 func (s *installation) grantUsers() {
 	s.Helper()
 	for _, file := range []string{"roles.yaml", "inspection.yaml"} {
-		s.grant(bedtest.Read(s.T, "kustomize/base/"+file))
+		s.grant(harnesstest.Read(s.T, "kustomize/base/"+file))
 	}
 }
 
@@ -171,8 +171,8 @@ func TestInspectionFollowsTheRightsOfTheCaller(t *testing.T) {
 	}
 }
 
-// K-16: the roles for users grant what the commands of stunnerctl need, as docs/reference/inspection.md lists it, and no role reads
-// Secrets. The account for users without a token reads the inspection API and nothing else.
+// K-16: the roles for users grant what the commands of stunnerctl need, as docs/reference/inspection.md lists it, and
+// no role reads Secrets. The account for users without a token reads the inspection API and nothing else.
 func TestRolesSufficeForCommands(t *testing.T) {
 	t.Parallel()
 	s := newShared(t)

@@ -36,9 +36,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -48,7 +48,7 @@ const timeout = time.Minute
 var control *cluster.Cluster
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(6)
+	harnesstest.Parallel(6)
 	os.Exit(cluster.Main(withShared{m}, &control))
 }
 
@@ -71,7 +71,7 @@ type installation struct {
 	owner     string // of the operator: its namespace, and a part of the names of its account and controller
 	dir       string
 	access    cluster.Access
-	process   *bed.Process
+	process   *harness.Process
 	discovery int
 	health    int
 	scaler    int
@@ -138,17 +138,17 @@ func nameOf(t *testing.T) string {
 func prepare(t *testing.T, dir, name string) *installation {
 	t.Helper()
 	s := &installation{T: t, name: name, owner: name, dir: dir}
-	root := bedtest.Root(t)
-	s.must(bed.Build(t.Context(), root, dir, bed.Operator))
+	root := harnesstest.Root(t)
+	s.must(harness.Build(t.Context(), root, dir, harness.Operator))
 	for _, port := range []*int{&s.discovery, &s.health, &s.scaler} {
-		*port = bedtest.Port(t)
+		*port = harnesstest.Port(t)
 	}
 	var err error
 	s.access, err = control.User(s.user(), "system:serviceaccounts", "system:serviceaccounts:"+name)
 	s.must(err)
 	s.withQuickstart()
 	for _, file := range []string{"rbac.yaml", "policy.yaml"} {
-		s.grant(bedtest.Read(t, "kustomize/base/"+file))
+		s.grant(harnesstest.Read(t, "kustomize/base/"+file))
 	}
 	s.may("create", "leases", name)
 	s.may("list", "gateways.gateway.networking.k8s.io", "")
@@ -159,7 +159,7 @@ func prepare(t *testing.T, dir, name string) *installation {
 func (s *installation) withQuickstart() *installation {
 	s.Helper()
 	s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: " + s.name + "}}")
-	files, err := filepath.Glob(filepath.Join(bedtest.Root(s.T), "docs/examples/quickstart/*.yaml"))
+	files, err := filepath.Glob(filepath.Join(harnesstest.Root(s.T), "docs/examples/quickstart/*.yaml"))
 	s.must(err)
 	for _, f := range files {
 		text, err := os.ReadFile(f)
@@ -252,7 +252,7 @@ func (s *installation) startWatching(namespaces string, more ...string) {
 
 func (s *installation) awaitReady() {
 	s.Helper()
-	s.await(bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", s.health), http.StatusOK))
+	s.await(harness.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", s.health), http.StatusOK))
 }
 
 // launch runs the operator until the test ends or stop is called.
@@ -277,8 +277,8 @@ func (s *installation) run(more ...string) {
 		"--discovery-address", loopback(s.discovery), "--health-address", loopback(s.health),
 	}, more...)
 	var err error
-	s.process, err = bed.Start(
-		bed.Command{Name: "operator", Path: filepath.Join(s.dir, "operator"), Args: args, Logs: s.dir},
+	s.process, err = harness.Start(
+		harness.Command{Name: "operator", Path: filepath.Join(s.dir, "operator"), Args: args, Logs: s.dir},
 	)
 	s.must(err)
 }
@@ -350,7 +350,7 @@ func (s *installation) await(cond func(context.Context) error) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), timeout)
 	defer cancel()
-	s.must(bed.Until(ctx, cond))
+	s.must(harness.Until(ctx, cond))
 }
 
 // sees waits until a field has a value.
@@ -496,8 +496,8 @@ func metadata(field, key, value string) string {
 	return fmt.Sprintf(`{"metadata":{%q:{%q:%s}}}`, field, key, text)
 }
 
-// processed changes a label of the Gateway, and waits until its Deployment has the label. The operator has then processed
-// all earlier changes of the Gateway.
+// processed changes a label of the Gateway, and waits until its Deployment has the label. The operator has then
+// processed all earlier changes of the Gateway.
 func (s *installation) processed() {
 	s.Helper()
 	mark := fmt.Sprint("n", time.Now().UnixNano())
@@ -533,7 +533,7 @@ func (s *installation) bind(role, user, namespace string) {
 // withTLS creates a certificate in Secret door, and adds a TLS listener with it to the Gateway.
 func (s *installation) withTLS() (certify func()) {
 	s.Helper()
-	chain, private, err := bed.Certificate()
+	chain, private, err := harness.Certificate()
 	s.must(err)
 	certify = func() {
 		s.Helper()

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // writesOfOne is how often one installation may write one object while another installation has the same controller
@@ -115,14 +115,14 @@ func (s *installation) second() *installation {
 	own.owner, own.dir = s.owner+"-second", s.TempDir()
 	s.must(os.Symlink(filepath.Join(s.dir, "operator"), filepath.Join(own.dir, "operator")))
 	for _, port := range []*int{&own.discovery, &own.health, &own.scaler} {
-		*port = bedtest.Port(s.T)
+		*port = harnesstest.Port(s.T)
 	}
 	s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: " + own.owner + "}}")
 	var err error
 	own.access, err = control.User(own.user(), "system:serviceaccounts", "system:serviceaccounts:"+own.owner)
 	s.must(err)
 	for _, file := range []string{"rbac.yaml", "policy.yaml"} {
-		own.grant(bedtest.Read(s.T, "kustomize/base/"+file))
+		own.grant(harnesstest.Read(s.T, "kustomize/base/"+file))
 	}
 	own.may("create", "leases", own.owner)
 	own.may("list", "gateways.gateway.networking.k8s.io", "")
@@ -140,7 +140,7 @@ func (c *contender) awaitPaused(want float64) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), 2*timeout)
 	defer cancel()
-	c.must(bed.Until(ctx, func(context.Context) error {
+	c.must(harness.Until(ctx, func(context.Context) error {
 		if got := c.metric("stunner_operator_paused"); got != want {
 			return fmt.Errorf("stunner_operator_paused of %s is %v, want %v", c.owner, got, want)
 		}

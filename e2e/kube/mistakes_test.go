@@ -17,8 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -127,7 +127,7 @@ type faulty struct {
 // objects returns the objects of the Gateway. Routes need the label of the namespace.
 func (p *faulty) objects() string {
 	p.Helper()
-	chain, private, err := bed.Certificate()
+	chain, private, err := harness.Certificate()
 	p.must(err)
 	return strings.NewReplacer("NAMESPACE", p.name, "CONTROLLER", p.controller()).Replace(`
 apiVersion: v1
@@ -191,7 +191,7 @@ func TestMistakesDeleteNothingAcrossRestarts(t *testing.T) {
 	t.Parallel()
 	g := guarded{prepare(t, t.TempDir(), nameOf(t)), t.TempDir()}
 	g.accounts("auth", "whole")
-	g.must(bed.Build(t.Context(), bedtest.Root(t), g.dir, bed.Auth))
+	g.must(harness.Build(t.Context(), harnesstest.Root(t), g.dir, harness.Auth))
 	places, namespaces := []*faulty(nil), []string{g.name}
 	for _, m := range mistakes {
 		own := *g.installation
@@ -361,12 +361,12 @@ func portsOf(s corev1.Service) (ports []string) {
 type auth struct {
 	guarded
 	address, health, token, ca string
-	process                    *bed.Process
+	process                    *harness.Process
 }
 
 func newAuth(g guarded) *auth {
 	g.Helper()
-	a := &auth{guarded: g, address: bedtest.Address(g.T), health: bedtest.Address(g.T),
+	a := &auth{guarded: g, address: harnesstest.Address(g.T), health: harnesstest.Address(g.T),
 		token: filepath.Join(g.files, "token"), ca: filepath.Join(g.files, "ca.crt")}
 	g.must(os.WriteFile(a.token, []byte(g.token("auth", "--audience=stunner-discovery")), 0o600))
 	g.await(func(context.Context) error {
@@ -383,14 +383,14 @@ func newAuth(g guarded) *auth {
 func (a *auth) start() {
 	a.Helper()
 	host, port, _ := strings.Cut(a.address, ":")
-	a.process = bedtest.Start(a.T, bed.Command{
+	a.process = harnesstest.Start(a.T, harness.Command{
 		Name: "auth", Path: filepath.Join(a.dir, "auth"), Logs: a.dir,
 		Args: []string{
 			"--address=" + host, "--port=" + port, "--health-address=" + a.health,
 			fmt.Sprintf("--config=https://localhost:%d", a.discovery), "--discovery-token-file=" + a.token,
 			"--discovery-ca-file=" + a.ca,
 		},
-	}, bed.Answers("http://"+a.health+"/ready", http.StatusOK))
+	}, harness.Answers("http://"+a.health+"/ready", http.StatusOK))
 }
 
 func (a *auth) stop() {
@@ -408,7 +408,7 @@ func (a *auth) restart() {
 func (a *auth) credentials(ctx context.Context, namespace string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	code, body, err := bed.Get(ctx, "http://"+a.address+"/?service=turn&namespace="+namespace+"&gateway=door")
+	code, body, err := harness.Get(ctx, "http://"+a.address+"/?service=turn&namespace="+namespace+"&gateway=door")
 	if err != nil || code != http.StatusOK {
 		return "", fmt.Errorf("credentials of %s: %d %s, %v", namespace, code, body, err)
 	}

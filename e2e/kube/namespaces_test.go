@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // K-05: with --watch-namespaces, the operator has Roles in these namespaces, and neither reads nor writes in others.
 func TestWatchNamespacesLimitsAccess(t *testing.T) {
 	t.Parallel()
-	s, root := prepare(t, t.TempDir(), nameOf(t)), bedtest.Root(t)
+	s, root := prepare(t, t.TempDir(), nameOf(t)), harnesstest.Root(t)
 	s.grant(s.kustomize(root))
 	s.grant(s.kubectl("kustomize", filepath.Join(root, "kustomize/components/namespaced/watched")))
 	s.await(func(ctx context.Context) error {

@@ -23,9 +23,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -150,7 +150,7 @@ func (n *tenant) answer(text string) {
 // dataplanes.
 func TestPlacesInFolder(t *testing.T) {
 	t.Parallel()
-	programs := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth)
+	programs := harnesstest.Build(t, harness.Operator, harness.Stunnerd, harness.Auth)
 	for _, row := range archiveRows(t, placeFiles) {
 		if !row.has("want/folder.txt") {
 			continue
@@ -185,13 +185,13 @@ func (f *folder) network(hosts []string) (echo netip.AddrPort) {
 		all = append(all, netip.MustParseAddr(a))
 	}
 	for _, a := range all {
-		bedtest.NoError(f.T, f.space.AddAddress(netip.PrefixFrom(a, a.BitLen()), "lo"))
+		harnesstest.NoError(f.T, f.space.AddAddress(netip.PrefixFrom(a, a.BitLen()), "lo"))
 	}
 	wanted := placeEchoes[1]
 	if slices.ContainsFunc(hosts, func(a string) bool { return netip.MustParseAddr(a).Is4() }) {
 		wanted = placeEchoes[0]
 	}
-	f.space.Do(func() { echo = bedtest.Echo(f.T, wanted) })
+	f.space.Do(func() { echo = harnesstest.Echo(f.T, wanted) })
 	return echo
 }
 
@@ -307,7 +307,7 @@ func (r placeRow) compare(t *testing.T, part, namespace string, outcome func(con
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if !*update {
-		if err := bed.Until(ctx, func(ctx context.Context) error {
+		if err := harness.Until(ctx, func(ctx context.Context) error {
 			got, err := look(ctx)
 			return errors.Join(err, differ(part, r.text(part), got))
 		}); err != nil {
@@ -316,7 +316,7 @@ func (r placeRow) compare(t *testing.T, part, namespace string, outcome func(con
 		return
 	}
 	last, since := "", time.Now()
-	if err := bed.Until(ctx, func(ctx context.Context) error {
+	if err := harness.Until(ctx, func(ctx context.Context) error {
 		got, err := look(ctx)
 		if got != last {
 			last, since = got, time.Now()
@@ -424,16 +424,18 @@ type placeAuth string
 // startAuth starts an auth service that reads config discovery at a port, in the network in which do calls a function.
 func startAuth(t *testing.T, discovery int, do func(func())) placeAuth {
 	t.Helper()
-	programs := bedtest.Build(t, bed.Auth)
-	address, health := bedtest.Address(t), bedtest.Address(t)
+	programs := harnesstest.Build(t, harness.Auth)
+	address, health := harnesstest.Address(t), harnesstest.Address(t)
 	host, port, _ := strings.Cut(address, ":")
-	var p *bed.Process
+	var p *harness.Process
 	var err error
 	do(func() {
-		p, err = bed.Start(bed.Command{Name: "auth", Path: filepath.Join(programs, "auth"), Logs: t.TempDir(), Args: []string{
-			fmt.Sprintf("--config=http://127.0.0.1:%d", discovery), "--address", host, "--port", port, "--health-address", health,
-			"--shutdown-delay=0", "--rate-limit=0", "--cluster-rate-limit=0", "--max-urls=0",
-		}})
+		p, err = harness.Start(harness.Command{Name: "auth", Path: filepath.Join(programs, "auth"), Logs: t.TempDir(),
+			Args: []string{
+				fmt.Sprintf("--config=http://127.0.0.1:%d", discovery), "--address", host, "--port", port,
+				"--health-address", health,
+				"--shutdown-delay=0", "--rate-limit=0", "--cluster-rate-limit=0", "--max-urls=0",
+			}})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -450,7 +452,7 @@ func startAuth(t *testing.T, discovery int, do func(func())) placeAuth {
 // servers returns the ICE servers of a Gateway, or none if the auth service has no address of it.
 func (a placeAuth) servers(
 	ctx context.Context, by *http.Client, gateway *unstructured.Unstructured,
-) (list []bed.ICEServer, err error) {
+) (list []harness.ICEServer, err error) {
 	question, err := json.Marshal(map[string]any{"dtls": true, "gateways": []map[string]string{
 		{"namespace": gateway.GetNamespace(), "name": gateway.GetName()},
 	}})
@@ -462,14 +464,14 @@ func (a placeAuth) servers(
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	code, body, err := bed.DoBy(by, req)
+	code, body, err := harness.DoBy(by, req)
 	switch {
 	case err != nil || code == http.StatusNotFound:
 		return nil, err
 	case code != http.StatusCreated:
 		return nil, fmt.Errorf("ask for ICE servers: status %d: %s", code, body)
 	}
-	var answer bed.ICE
+	var answer harness.ICE
 	err = json.Unmarshal(body, &answer)
 	return answer.Servers, err
 }

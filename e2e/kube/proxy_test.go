@@ -17,8 +17,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // proxy is an HTTP proxy between an operator and the API server. It forwards requests with the operator's identity, and
@@ -26,8 +26,8 @@ import (
 type proxy struct {
 	address string
 	pass    http.Handler
-	// name occurs in the name or namespace of every object of the test. It filters out writes to objects of other tests:
-	// an operator writes statuses of all Dataplanes.
+	// name occurs in the name or namespace of every object of the test. It filters out writes to objects of other
+	// tests: an operator writes statuses of all Dataplanes.
 	name string
 
 	mu     sync.Mutex
@@ -59,12 +59,12 @@ func (s *installation) behindProxy() *proxy {
 // proxied makes later operators use a proxy.
 func (s *installation) proxied() *proxy {
 	s.Helper()
-	port := bedtest.Port(s.T)
+	port := harnesstest.Port(s.T)
 	transport, err := rest.TransportFor(s.access.Config)
 	s.must(err)
 	target, err := url.Parse(s.access.Config.Host)
 	s.must(err)
-	p := &proxy{address: fmt.Sprintf("%s:%d", bed.Loopback, port), name: s.name}
+	p := &proxy{address: fmt.Sprintf("%s:%d", harness.Loopback, port), name: s.name}
 	p.pass = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     transport,

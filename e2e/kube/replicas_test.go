@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 )
 
@@ -127,7 +127,7 @@ func (s *installation) replicas(names ...string) (all []*replica) {
 	for i, id := range names {
 		own := *s
 		for _, port := range []*int{&own.discovery, &own.health, &own.scaler} {
-			*port = bedtest.Port(s.T)
+			*port = harnesstest.Port(s.T)
 		}
 		all = append(all, &replica{&own, i, id, own.proxied()})
 	}

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
@@ -28,7 +28,7 @@ type revoker struct {
 	*installation
 	folder string
 	api    string // of the auth service
-	auth   *bed.Process
+	auth   *harness.Process
 }
 
 func newRevoker(t *testing.T) *revoker {
@@ -36,7 +36,7 @@ func newRevoker(t *testing.T) *revoker {
 	s := &revoker{installation: newInstallation(t), folder: t.TempDir()}
 	s.expose("192.0.2.1")
 	s.accounts("auth")
-	s.must(bed.Build(t.Context(), bedtest.Root(t), s.folder, bed.Auth))
+	s.must(harness.Build(t.Context(), harnesstest.Root(t), s.folder, harness.Auth))
 	s.write("token", s.token("auth"))
 	s.write("ca.crt", string(s.access.Config.CAData))
 	s.write("policy.yaml", fmt.Sprintf(
@@ -57,20 +57,21 @@ func (s *revoker) startAuth() {
 	if s.auth != nil {
 		s.must(s.auth.Stop(timeout))
 	}
-	port, health := bedtest.Port(s.T), bedtest.Address(s.T)
-	s.api = fmt.Sprintf("http://%s:%d", bed.Loopback, port)
-	p := bedtest.Start(s.T, bed.Command{
+	port, health := harnesstest.Port(s.T), harnesstest.Address(s.T)
+	s.api = fmt.Sprintf("http://%s:%d", harness.Loopback, port)
+	p := harnesstest.Start(s.T, harness.Command{
 		Name: "auth", Path: filepath.Join(s.folder, "auth"), Logs: s.folder, Args: []string{
-			"--address", bed.Loopback, "--port", fmt.Sprint(port), "--health-address", health, "--shutdown-delay=0",
+			"--address", harness.Loopback, "--port", fmt.Sprint(port), "--health-address", health, "--shutdown-delay=0",
 			"--config", fmt.Sprintf("http://127.0.0.1:%d", s.discovery), "--policy", filepath.Join(s.folder, "policy.yaml"),
 			"--revocations", s.access.Config.Host, "--revocations-token-file", filepath.Join(s.folder, "token"),
 			"--revocations-ca-file", filepath.Join(s.folder, "ca.crt"),
 		},
-	}, bed.Answers("http://"+health+"/ready", http.StatusOK))
+	}, harness.Answers("http://"+health+"/ready", http.StatusOK))
 	s.auth = p
 }
 
-// grantRevocations gives the account of the auth service the rights of the chart, in the namespace of the test or in all.
+// grantRevocations gives the account of the auth service the rights of the chart, in the namespace of the test or in
+// all.
 func (s *revoker) grantRevocations() {
 	s.Helper()
 	s.apply(s.fill(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: NS-revoke},
@@ -94,7 +95,7 @@ func (s *revoker) ask(method, path, body string) (int, map[string]any) {
 	s.must(err)
 	r.Header.Set("Authorization", "Bearer the-key-of-operations")
 	r.Header.Set("Content-Type", "application/json")
-	code, data, err := bed.Do(r)
+	code, data, err := harness.Do(r)
 	s.must(err)
 	answer := map[string]any{}
 	if len(bytes.TrimSpace(data)) > 0 {

@@ -21,7 +21,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/objects"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
@@ -167,7 +167,7 @@ func (n *tenant) config(ctx context.Context, gateway string) (c config.Config, e
 
 // configAt returns the config that a dataplane on a node receives.
 func (n *tenant) configAt(ctx context.Context, gateway, node string) (c config.Config, err error) {
-	code, body, err := bed.Get(
+	code, body, err := harness.Get(
 		ctx, fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/%s?node=%s", n.discovery, n.name, gateway, node),
 	)
 	if err == nil && code == http.StatusOK {
@@ -328,7 +328,7 @@ func (n *tenant) parents(s gwapiv1.RouteStatus, generation int64) string {
 // certify creates a Secret with a certificate for the loopback address.
 func (n *tenant) certify(name string) {
 	n.Helper()
-	chain, private, err := bed.Certificate()
+	chain, private, err := harness.Certificate()
 	n.must(err)
 	n.must(n.Create(n.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: name},

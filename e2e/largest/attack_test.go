@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // Durations of the attack.
@@ -223,7 +223,7 @@ func (s *suite) hasEnded() bool {
 func (s *suite) live() int {
 	ctx, cancel := context.WithTimeout(s.Context(), lost)
 	defer cancel()
-	next, err := bed.Metric(ctx, "http://"+s.health+"/metrics", "go_memstats_next_gc_bytes")
+	next, err := harness.Metric(ctx, "http://"+s.health+"/metrics", "go_memstats_next_gc_bytes")
 	if err != nil {
 		return 0 // it is stuck or has ended, as the measurement shows
 	}

@@ -35,8 +35,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
@@ -102,7 +102,7 @@ func start(t *testing.T) *suite {
 	s.must(err)
 	s.others = &others{apiServer: server, stalls: stall.Start(), one: make(chan struct{}), seen: map[string]*receipt{}}
 	t.Cleanup(s.stalls.Stop)
-	root, err := bed.Root()
+	root, err := harness.Root()
 	s.must(err)
 	texts := []string{world}
 	for i := range tenants {
@@ -118,9 +118,9 @@ func start(t *testing.T) *suite {
 	s.must(kube.Apply(t.Context(), attacker, shared))
 	const account = "system:serviceaccount:" + home + ":stunner-operator"
 	s.operator = runner.New(t, kube, memory, account, "system:serviceaccounts", "system:serviceaccounts:"+home)
-	s.process = func() *bed.Process { return s.operator.Process }
+	s.process = func() *harness.Process { return s.operator.Process }
 	s.discovery, s.health = s.operator.Discovery, s.operator.Health
-	s.must(bed.Until(t.Context(), func(ctx context.Context) error { // the authorizer observes roles with a delay
+	s.must(harness.Until(t.Context(), func(ctx context.Context) error { // the authorizer observes roles with a delay
 		may, err := kube.May(ctx, account, "list", "gateways.gateway.networking.k8s.io", "")
 		if err == nil && !may {
 			err = fmt.Errorf("the operator may not list Gateways yet")
@@ -153,7 +153,7 @@ func (s *suite) startWithin(limit time.Duration) error {
 	s.operator.Start(home, "off")
 	ctx, cancel := context.WithTimeout(s.Context(), limit)
 	defer cancel()
-	if err := s.operator.Process.Until(ctx, bed.Answers("http://"+s.health+"/ready", http.StatusOK)); err != nil {
+	if err := s.operator.Process.Until(ctx, harness.Answers("http://"+s.health+"/ready", http.StatusOK)); err != nil {
 		return err
 	}
 	var readers context.Context

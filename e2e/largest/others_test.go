@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
@@ -75,7 +75,7 @@ func namespaceOf(tenant int) string { return fmt.Sprintf("good-%d", tenant) }
 type others struct {
 	*apiServer
 	discovery, health string
-	process           func() *bed.Process // of the operator
+	process           func() *harness.Process // of the operator
 	readers           []*reader.Reader
 	stalls            *stall.Monitor
 	turn, births      int
@@ -221,7 +221,7 @@ func (o *others) change(ctx context.Context) {
 // API server had waited for a processor until then.
 type receipt struct {
 	at               time.Time
-	operator, server bed.Delays
+	operator, server harness.Delays
 }
 
 // since returns the time from the receipt of a change until it has taken effect. It does not include the time in which
@@ -287,14 +287,14 @@ func (o *others) watch(ctx context.Context, path string, name func(event) string
 
 // received waits until a watch of the test has received a change.
 func (o *others) received(ctx context.Context, name string) (r *receipt, err error) {
-	err = bed.Until(ctx, func(context.Context) error {
+	err = harness.Until(ctx, func(context.Context) error {
 		o.note(func(*sample) { r = o.seen[name] })
 		if r == nil {
 			return fmt.Errorf("there is no %s", name)
 		}
 		select {
 		case <-o.process().Done():
-			return bed.Final(errors.New("the operator has ended"))
+			return harness.Final(errors.New("the operator has ended"))
 		default:
 			return nil
 		}
@@ -359,7 +359,7 @@ func (o *others) probe(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 	defer cancel()
 	begun := time.Now()
-	code, body, err := bed.Get(ctx, "http://"+o.health+"/ready")
+	code, body, err := harness.Get(ctx, "http://"+o.health+"/ready")
 	took := o.stalls.Since(begun)
 	switch {
 	case err != nil:
@@ -387,7 +387,7 @@ func (a *apiServer) clear(ctx context.Context, namespace string) error {
 		words := strings.Fields(resource)
 		for _, plural := range words[1:] {
 			path := fmt.Sprintf("/%s/namespaces/%s/%s?gracePeriodSeconds=0", words[0], namespace, plural)
-			if err := bed.Until(ctx, func(ctx context.Context) error { // hundreds of MB at once can take too long
+			if err := harness.Until(ctx, func(ctx context.Context) error { // hundreds of MB at once can take too long
 				return a.send(ctx, http.MethodDelete, path, nil)
 			}); err != nil {
 				errs = append(errs, fmt.Errorf("delete %s of %s: %w", plural, namespace, err))

@@ -10,7 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // oneObject are resources of which the operator reads one object with a fixed name.
@@ -29,7 +29,7 @@ func TestRowsHaveAllKinds(t *testing.T) {
 		path := pathOf(kind, attacker)
 		have[kind.Group+" "+path[strings.LastIndex(path, "/")+1:]] = true
 	}
-	root, err := bed.Root()
+	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)
 	}

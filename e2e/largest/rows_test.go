@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // Names in the YAML of rows. Copies of an object have other names of the same length.
@@ -141,7 +141,7 @@ type decoder struct{ chain, key string }
 
 func newDecoder(t *testing.T) *decoder {
 	t.Helper()
-	chain, private, err := bed.Certificate()
+	chain, private, err := harness.Certificate()
 	if err != nil {
 		t.Fatal(err)
 	}

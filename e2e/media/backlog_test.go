@@ -15,8 +15,8 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // backlog is a load in the receive buffers of a server: the generator sends it while the server is stopped, and sleeps
@@ -77,7 +77,7 @@ func (b backlog) measure(t *testing.T, s *stage, what server, n int) (rate, cost
 		b.send(t, g)
 		runtime.GC() // not while the server needs this core
 		before := cpu(t, p)
-		bedtest.NoError(t, p.Signal(unix.SIGCONT))
+		harnesstest.NoError(t, p.Signal(unix.SIGCONT))
 		d := g.collect(t, sinks)
 		used := cpu(t, p) - before
 		if g.wrong > 0 || g.received < 2 || g.received > g.sent {
@@ -149,7 +149,7 @@ func receiveByCore(t *testing.T, sockets []*socket) {
 }
 
 // stop returns when all threads of a process have stopped.
-func stop(t *testing.T, p *bed.Process) {
+func stop(t *testing.T, p *harness.Process) {
 	t.Helper()
 	err := p.Signal(unix.SIGSTOP)
 	if err == nil {
@@ -164,7 +164,7 @@ func stop(t *testing.T, p *bed.Process) {
 }
 
 // enlargeBuffers sets the size of the receive buffers of all UDP sockets of a process.
-func enlargeBuffers(t *testing.T, p *bed.Process) {
+func enlargeBuffers(t *testing.T, p *harness.Process) {
 	t.Helper()
 	pidfd, err := unix.PidfdOpen(p.PID(), 0)
 	if err != nil {

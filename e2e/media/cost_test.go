@@ -14,27 +14,27 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // cpu returns the CPU time of a process, including the softirqs that its system calls ran. It is exact: it does not
 // come from ticks.
-func cpu(t *testing.T, p *bed.Process) time.Duration {
+func cpu(t *testing.T, p *harness.Process) time.Duration {
 	t.Helper()
 	return time.Duration(schedstat(t, p, 0))
 }
 
 // switches returns how often the kernel has switched to a thread of a process.
-func switches(t *testing.T, p *bed.Process) float64 {
+func switches(t *testing.T, p *harness.Process) float64 {
 	t.Helper()
 	return float64(schedstat(t, p, 2))
 }
 
 // schedstat returns the sum over all threads of a field of /proc/PID/schedstat: 0 is the CPU time in nanoseconds, 1 the
 // time of waiting for a core, 2 the number of time slices.
-func schedstat(t *testing.T, p *bed.Process, field int) int64 {
+func schedstat(t *testing.T, p *harness.Process, field int) int64 {
 	t.Helper()
 	if p == nil {
 		return 0
@@ -68,7 +68,7 @@ func machineIdle(t *testing.T) time.Duration {
 	const idle, iowait, tick = 4, 5, 10 * time.Millisecond
 	a, err := strconv.Atoi(fields[idle])
 	b, bad := strconv.Atoi(fields[iowait])
-	bedtest.NoError(t, errors.Join(err, bad))
+	harnesstest.NoError(t, errors.Join(err, bad))
 	return time.Duration(a+b) * tick
 }
 
@@ -82,7 +82,7 @@ func account(t *testing.T) (s spent) {
 	t.Helper()
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var u unix.Rusage
-		bedtest.NoError(t, unix.Getrusage(who, &u))
+		harnesstest.NoError(t, unix.Getrusage(who, &u))
 		s.own += time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
 	s.at, s.idle = time.Now(), machineIdle(t)
@@ -98,7 +98,7 @@ func (s spent) others(earlier spent) float64 {
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	return string(text)
 }
 
@@ -110,11 +110,11 @@ func kB(t *testing.T, file, name string) float64 {
 		t.Fatalf("%s has no %s", file, name)
 	}
 	n, err := strconv.Atoi(m[1])
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	return float64(n) * 1024
 }
 
-func rss(t *testing.T, p *bed.Process) float64 {
+func rss(t *testing.T, p *harness.Process) float64 {
 	t.Helper()
 	return kB(t, fmt.Sprintf("/proc/%d/status", p.PID()), "VmRSS")
 }
@@ -122,19 +122,19 @@ func rss(t *testing.T, p *bed.Process) float64 {
 // metric returns a metric of stunnerd.
 func metric(t *testing.T, name string) float64 {
 	t.Helper()
-	v, err := bed.Metric(t.Context(), metricsURL, name)
-	bedtest.NoError(t, err)
+	v, err := harness.Metric(t.Context(), metricsURL, name)
+	harnesstest.NoError(t, err)
 	return v
 }
 
 // pauses returns the pauses of the garbage collector, sorted, from the log of a process with GODEBUG=gctrace=1. A cycle
 // has two: before marking and after it.
-func pauses(t *testing.T, p *bed.Process) (all []time.Duration) {
+func pauses(t *testing.T, p *harness.Process) (all []time.Duration) {
 	t.Helper()
 	for _, m := range cycle.FindAllStringSubmatch(p.Output(), -1) {
 		for _, text := range m[1:] {
 			pause, err := time.ParseDuration(text + "ms")
-			bedtest.NoError(t, err)
+			harnesstest.NoError(t, err)
 			all = append(all, pause)
 		}
 	}
@@ -168,16 +168,16 @@ func countable() error {
 }
 
 // systemCalls counts the system calls of a process during f. It returns false if this machine cannot count them.
-func systemCalls(t *testing.T, p *bed.Process, f func()) (float64, bool) {
+func systemCalls(t *testing.T, p *harness.Process, f func()) (float64, bool) {
 	t.Helper()
 	if countable() != nil {
 		return 0, false
 	}
 	calls, err := bpf.CountSystemCalls(p.PID())
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	defer calls.Close()
 	f()
 	n, err := calls.Count()
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	return float64(n), true
 }

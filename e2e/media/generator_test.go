@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 const (
@@ -255,7 +255,7 @@ func (g *generator) pace(t *testing.T, rate int, d time.Duration, each arrival) 
 func (g *generator) flush(t *testing.T) {
 	t.Helper()
 	for _, s := range []*socket{g.clients, g.peers} {
-		bedtest.NoError(t, s.flush())
+		harnesstest.NoError(t, s.flush())
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // load describes traffic: clients in turn send a burst of datagrams to their peer (up), or receive one (down).
@@ -188,7 +188,7 @@ const warmUp = 200 * time.Millisecond
 // measures the process at rest.
 func huge(t *testing.T, s *stage, what server) figures {
 	command := what.command
-	what.command = func(t *testing.T, s *stage, cores int) bed.Command {
+	what.command = func(t *testing.T, s *stage, cores int) harness.Command {
 		c := command(t, s, cores)
 		c.Env = append(c.Env, "GODEBUG=gctrace=1")
 		return c

@@ -21,8 +21,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -102,7 +102,7 @@ func TestMedia(t *testing.T) {
 	}
 	bin := *programs
 	if bin == "" {
-		bin = bedtest.Build(t, bed.Stunnerd, "e2e/media/bare")
+		bin = harnesstest.Build(t, harness.Stunnerd, "e2e/media/bare")
 	}
 	s := newStage(t)
 	if *onlyServers == "" && *rounds == 1 { // a single round tests the product, and compares nothing
@@ -208,10 +208,11 @@ func (s *stage) unavailable(t *testing.T, what server) (reason string) {
 		var engine, warnings string
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		bedtest.NoError(t, bed.Until(ctx, func(ctx context.Context) (err error) { // listeners are opened before it
-			engine, warnings, err = offload(ctx)
-			return err
-		}))
+		harnesstest.NoError(t,
+			harness.Until(ctx, func(ctx context.Context) (err error) { // listeners are opened before it
+				engine, warnings, err = offload(ctx)
+				return err
+			}))
 		if engine == "None" || engine == "" {
 			reason = "/status has offload None: " + warnings
 		}

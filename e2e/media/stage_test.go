@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -60,7 +60,7 @@ func newStage(t *testing.T) *stage {
 		netns.Run(t, fmt.Sprintf("ip address add %s/32 dev lo", a))
 	}
 	netns.Run(t, "sysctl -q -w net.ipv4.ip_forward=0 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0")
-	bedtest.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte(firstRelay+" "+lastRelay), 0))
+	harnesstest.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte(firstRelay+" "+lastRelay), 0))
 	for i, n := range []struct {
 		space  *netns.Space
 		subnet netip.Prefix
@@ -72,8 +72,8 @@ func newStage(t *testing.T) *stage {
 		// The sender's interface splits bursts (UDP_SEGMENT) into datagrams, as a network card does.
 		n.space.Run(t, "ip link set dev eth0 gso_max_segs 1")
 	}
-	chain, private, err := bed.Certificate(relays[0])
-	bedtest.NoError(t, err)
+	chain, private, err := harness.Certificate(relays[0])
+	harnesstest.NoError(t, err)
 	s.cert, s.key = s.file(t, "cert.pem", chain), s.file(t, "key.pem", private)
 	s.chain, s.private = base64.StdEncoding.EncodeToString(chain), base64.StdEncoding.EncodeToString(private)
 	return s
@@ -83,7 +83,7 @@ func newStage(t *testing.T) *stage {
 func (s *stage) file(t *testing.T, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(s.dir, name)
-	bedtest.NoError(t, os.WriteFile(path, content, 0o600))
+	harnesstest.NoError(t, os.WriteFile(path, content, 0o600))
 	return path
 }
 
@@ -91,7 +91,7 @@ func (s *stage) file(t *testing.T, name string, content []byte) string {
 type server struct {
 	name string
 	// command returns the program. Without one, clients and peers send to a socket behind the same link.
-	command func(t *testing.T, s *stage, cores int) bed.Command
+	command func(t *testing.T, s *stage, cores int) harness.Command
 	product bool // has the metrics of stunnerd
 	streams bool // listens on TCP and TLS
 	kernel  bool // forwards in the kernel
@@ -112,21 +112,22 @@ clusters:
 
 // stunnerd returns a build of stunnerd with an offload engine.
 func stunnerd(name, path, engine string) server {
-	return server{name: name, product: true, streams: true, command: func(t *testing.T, s *stage, _ int) bed.Command {
-		var text bytes.Buffer
-		if err := config.Execute(&text, map[string]any{
-			"engine": engine, "relays": relays, "port": turnPort, "more": morePort, "tls": tlsPort, "cert": s.chain,
-			"key": s.private, "peers": peerNet,
-		}); err != nil {
-			t.Fatal(err)
-		}
-		return bed.Command{Path: path, Args: []string{"--config", s.file(t, "config.yaml", text.Bytes())}}
-	}}
+	return server{name: name, product: true, streams: true,
+		command: func(t *testing.T, s *stage, _ int) harness.Command {
+			var text bytes.Buffer
+			if err := config.Execute(&text, map[string]any{
+				"engine": engine, "relays": relays, "port": turnPort, "more": morePort, "tls": tlsPort, "cert": s.chain,
+				"key": s.private, "peers": peerNet,
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return harness.Command{Path: path, Args: []string{"--config", s.file(t, "config.yaml", text.Bytes())}}
+		}}
 }
 
 func coturn(path string) server {
-	return server{name: "coturn", streams: true, command: func(t *testing.T, s *stage, cores int) bed.Command {
-		return bed.Command{Path: path, Args: []string{
+	return server{name: "coturn", streams: true, command: func(t *testing.T, s *stage, cores int) harness.Command {
+		return harness.Command{Path: path, Args: []string{
 			"-n", "--no-cli", "--no-multicast-peers", "--lt-cred-mech", "-u", user + ":" + password,
 			"-r", realm, "-L", relays[0].String(), "-E", relays[0].String(),
 			"--listening-port", strconv.Itoa(turnPort), "--tls-listening-port", strconv.Itoa(tlsPort), "--no-rfc5780",
@@ -138,8 +139,8 @@ func coturn(path string) server {
 }
 
 func bare(path string) server {
-	return server{name: "pion/turn v3", command: func(*testing.T, *stage, int) bed.Command {
-		return bed.Command{Path: path, Args: []string{
+	return server{name: "pion/turn v3", command: func(*testing.T, *stage, int) harness.Command {
+		return harness.Command{Path: path, Args: []string{
 			"-listen", turnServer.String(), "-user", user, "-password", password,
 		}}
 	}}
@@ -149,7 +150,7 @@ func bare(path string) server {
 var direct = server{name: "none"}
 
 // start starts a server on a number of cores, and waits until it answers. It returns nil for direct.
-func (s *stage) start(t *testing.T, what server, cores int) *bed.Process {
+func (s *stage) start(t *testing.T, what server, cores int) *harness.Process {
 	t.Helper()
 	if what.command == nil {
 		return nil
@@ -161,7 +162,7 @@ func (s *stage) start(t *testing.T, what server, cores int) *bed.Process {
 		t.Fatal("taskset is not installed: run `sudo apt-get install --yes util-linux`")
 	}
 	c.Name, c.Path, c.Dir, c.Logs = strings.ReplaceAll(what.name, "/", "-"), path, s.dir, s.dir
-	return bedtest.Start(t, c, func(context.Context) error { return s.serves() })
+	return harnesstest.Start(t, c, func(context.Context) error { return s.serves() })
 }
 
 // serves returns nil when the server answers a Binding request over UDP.
@@ -184,7 +185,7 @@ func offload(ctx context.Context) (engine, warnings string, err error) {
 		} `json:"admin"`
 		Warnings []string `json:"warnings"`
 	}
-	code, body, err := bed.Get(ctx, healthURL+"/status")
+	code, body, err := harness.Get(ctx, healthURL+"/status")
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("status: code %d", code)
 	}
@@ -205,7 +206,7 @@ func pin(t *testing.T, core int) {
 }
 
 // prioritize gives a server real-time priority, so that other programs on its core do not delay it.
-func prioritize(t *testing.T, p *bed.Process) {
+func prioritize(t *testing.T, p *harness.Process) {
 	t.Helper()
 	if p == nil {
 		return

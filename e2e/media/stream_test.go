@@ -13,7 +13,7 @@ import (
 
 	"github.com/pion/stun/v2"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // connect opens a connection for each client, binds its channel, and counts the messages that arrive.
@@ -21,7 +21,7 @@ func (g *generator) connect(t *testing.T, s *stage) {
 	t.Helper()
 	for _, c := range g.all {
 		conn, err := s.dial(c, g.load.network)
-		bedtest.NoError(t, err)
+		harnesstest.NoError(t, err)
 		t.Cleanup(func() { conn.Close() })
 		in := bufio.NewReaderSize(conn, 64<<10)
 		if err := converse(c, in, conn); err != nil {

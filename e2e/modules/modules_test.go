@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // holes are the vulnerable versions. Each module must be part of at least one program, so that every row is effective.
@@ -55,10 +55,10 @@ var holes = []struct {
 
 // G-04, D-22: no program contains a module version of the table, unless the linker has removed the vulnerable code.
 func TestNoProgramContainsAKnownVulnerability(t *testing.T) {
-	root := bedtest.Root(t)
+	root := harnesstest.Root(t)
 	bin, found := t.TempDir(), map[string]bool{}
-	for _, program := range []string{bed.Operator, bed.Stunnerd, bed.Auth} {
-		if err := bed.Build(t.Context(), root, bin, program); err != nil {
+	for _, program := range []string{harness.Operator, harness.Stunnerd, harness.Auth} {
+		if err := harness.Build(t.Context(), root, bin, program); err != nil {
 			t.Fatal(err)
 		}
 		file := filepath.Join(bin, filepath.Base(program))
@@ -94,9 +94,10 @@ func TestNoProgramContainsAKnownVulnerability(t *testing.T) {
 // Every program prints its name, its version, the version of Go and the commit. Its version is that of a release if the
 // linker sets it.
 func TestProgramsPrintTheirVersion(t *testing.T) {
-	root := bedtest.Root(t)
+	root := harnesstest.Root(t)
 	const release = "github.com/stunner-gateway/stunner/services/api/telemetry.release=v1.2.3"
-	for _, folder := range []string{bed.Operator, bed.Stunnerd, bed.Auth, bed.Stunnerctl, bed.Echo} {
+	for _, folder := range []string{harness.Operator, harness.Stunnerd, harness.Auth, harness.Stunnerctl,
+		harness.Echo} {
 		name := filepath.Base(folder)
 		file := filepath.Join(t.TempDir(), name)
 		build := exec.Command("go", "build", "-ldflags=-X "+release, "-o", file, "./"+folder)
@@ -115,8 +116,9 @@ func TestProgramsPrintTheirVersion(t *testing.T) {
 // Programs are tested in the workspace and released from their modules. Both use the same module versions, and share
 // the build cache.
 func TestReleasedVersionsAreTested(t *testing.T) {
-	root := bedtest.Root(t)
-	for _, folder := range []string{"services/api", bed.Operator, bed.Stunnerd, bed.Auth, "dashboards", "e2e"} {
+	root := harnesstest.Root(t)
+	for _, folder := range []string{"services/api", harness.Operator, harness.Stunnerd, harness.Auth, "dashboards",
+		"e2e"} {
 		tested, shipped := modules(t, filepath.Join(root, folder), ""), modules(t, filepath.Join(root, folder), "off")
 		for path, v := range shipped {
 			if tested[path] != v {

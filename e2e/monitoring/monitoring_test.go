@@ -12,8 +12,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/boards"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
@@ -97,7 +97,7 @@ func (s *product) metrics(t *testing.T) {
 
 // panels: every query of every board returns data.
 func (s *product) panels(t *testing.T) {
-	asked, err := boards.Read(bedtest.Root(t))
+	asked, err := boards.Read(harnesstest.Root(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestScrapeConfigOfAHost(t *testing.T) {
 // configs returns the scrape configs of docs/monitoring.md: for a cluster, and for a host.
 func configs(t *testing.T) (all []string) {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(bedtest.Root(t), "docs/monitoring.md"))
+	page, err := os.ReadFile(filepath.Join(harnesstest.Root(t), "docs/monitoring.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

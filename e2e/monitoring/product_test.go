@@ -19,10 +19,10 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/boards"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
@@ -34,7 +34,7 @@ const (
 
 // product is the product on this host with a Prometheus.
 type product struct {
-	stack      *bed.Stack
+	stack      *harness.Stack
 	prometheus boards.Prometheus
 }
 
@@ -48,16 +48,16 @@ func start(t *testing.T) *product {
 			t.Fatal(err)
 		}
 	}
-	ports, err := bed.FreePorts()
+	ports, err := harness.FreePorts()
 	must(err)
-	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo)
-	p := &product{stack: &bed.Stack{Bin: bin, Dir: t.TempDir(), Ports: ports}}
-	must(p.stack.Prepare(filepath.Join(bedtest.Root(t), "docs/examples/quickstart")))
+	bin := harnesstest.Build(t, harness.Operator, harness.Stunnerd, harness.Auth, harness.Echo)
+	p := &product{stack: &harness.Stack{Bin: bin, Dir: t.TempDir(), Ports: ports}}
+	must(p.stack.Prepare(filepath.Join(harnesstest.Root(t), "docs/examples/quickstart")))
 	must(p.secure())
 	t.Cleanup(func() {
 		must(p.stack.Stop())
 		if t.Failed() {
-			t.Logf("last log lines of the dataplane:\n%s", strings.Join(bed.Tail(p.stack.DataplaneLog(), 40), "\n"))
+			t.Logf("last log lines of the dataplane:\n%s", strings.Join(harness.Tail(p.stack.DataplaneLog(), 40), "\n"))
 		}
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -89,7 +89,7 @@ func start(t *testing.T) *product {
 
 // secure adds a listener with a certificate.
 func (s *product) secure() error {
-	chain, key, err := bed.Certificate()
+	chain, key, err := harness.Certificate()
 	if err != nil {
 		return err
 	}
@@ -123,8 +123,8 @@ func (s *product) startPrometheus(t *testing.T, ctx context.Context) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := bedtest.Address(t)
-	auth := net.JoinHostPort(bed.Loopback, strconv.Itoa(s.stack.Ports.AuthHealth))
+	address := harnesstest.Address(t)
+	auth := net.JoinHostPort(harness.Loopback, strconv.Itoa(s.stack.Ports.AuthHealth))
 	data := scrapeConfig(t,
 		target{"stunner", "metrics-port", "front-door-0", "front-door", c.Admin.MetricsEndpoint},
 		target{"stunner-operator", "health", "operator-0", "", "http://" + health[1] + "/metrics"},
@@ -139,10 +139,10 @@ func (s *product) startPrometheus(t *testing.T, ctx context.Context) {
 		t.Fatal("prometheus is not installed: run `sudo apt-get install --yes --no-install-recommends prometheus`")
 	}
 	s.prometheus = boards.Prometheus{URL: "http://" + address}
-	bedtest.Start(t, bed.Command{Name: "prometheus", Path: program, Logs: s.stack.Logs(), Args: []string{
+	harnesstest.Start(t, harness.Command{Name: "prometheus", Path: program, Logs: s.stack.Logs(), Args: []string{
 		"--config.file", file, "--storage.tsdb.path", filepath.Join(s.stack.Dir, "tsdb"), "--web.listen-address",
 		address, "--log.level", "warn",
-	}}, bed.Answers(s.prometheus.URL+"/-/ready", http.StatusOK))
+	}}, harness.Answers(s.prometheus.URL+"/-/ready", http.StatusOK))
 }
 
 // target is a scrape target, as Prometheus would discover it from a pod.
@@ -172,7 +172,7 @@ func scrapeConfig(t *testing.T, targets ...target) []byte {
 	scrape := c["scrape_configs"].([]any)[0].(object)
 	delete(scrape, "kubernetes_sd_configs")
 	scrape["static_configs"] = found
-	c["rule_files"] = []string{filepath.Join(bedtest.Root(t), "dashboards/alerts.yaml")}
+	c["rule_files"] = []string{filepath.Join(harnesstest.Root(t), "dashboards/alerts.yaml")}
 	c["global"] = object{"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
 	data, err := yaml.Marshal(c)
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *product) until(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	if err := bed.Until(ctx, cond); err != nil {
+	if err := harness.Until(ctx, cond); err != nil {
 		t.Error(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // Settings of the auth service in the chart's values.
@@ -62,7 +62,8 @@ func TestTokens(t *testing.T) {
 helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayAPI.enabled=true
 helm install stunner stunner --namespace stunner-system --wait --set stunnerAuthService.jwt.issuer=%s --set stunnerAuthService.jwt.audience=%s \
   --set stunnerAuthService.jwt.existingSecret=web-app --set 'stunnerAuthService.gateways={*/*}' \
-  --set 'stunnerAuthService.deployment.container.authService.args={--log-level=all:DEBUG}'`, bedtest.Root(t), issuer, audience))
+  --set 'stunnerAuthService.deployment.container.authService.args={--log-level=all:DEBUG}'`,
+		harnesstest.Root(t), issuer, audience))
 	s.follow(nil, firstGateway)
 	s.wait("condition=Available", "deployment", "--all")
 	s.wait("condition=Programmed", "gateway/front-door")

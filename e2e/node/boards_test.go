@@ -11,10 +11,10 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/boards"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
@@ -62,7 +62,7 @@ func TestBoards(t *testing.T) {
 	}
 	t.Cleanup(end)
 
-	asked, err := boards.Read(bedtest.Root(t))
+	asked, err := boards.Read(harnesstest.Root(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func (s testNamespace) prometheus() boards.Prometheus {
 	if _, err := cluster.Load(s.Context(), "prometheus"); err != nil {
 		s.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(bedtest.Root(s.T), "docs/monitoring.md"))
+	page, err := os.ReadFile(filepath.Join(harnesstest.Root(s.T), "docs/monitoring.md"))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func (s testNamespace) prometheus() boards.Prometheus {
 		s.Fatal("docs/monitoring.md has no scrape config for a cluster")
 	}
 	s.kubectl("", "create", "configmap", "prometheus", "--from-file="+filepath.Join(
-		bedtest.Root(s.T), "dashboards/alerts.yaml",
+		harnesstest.Root(s.T), "dashboards/alerts.yaml",
 	),
 		"--from-literal=prometheus.yml=global: {scrape_interval: 5s, evaluation_interval: 5s}\n"+string(scrape[1]))
 	const binding = "e2e-prometheus"
@@ -131,7 +131,7 @@ func (s testNamespace) prometheus() boards.Prometheus {
 // secure adds a listener with a certificate to the Gateway, which also changes its config.
 func (s testNamespace) secure() {
 	s.Helper()
-	chain, key, err := bed.Certificate()
+	chain, key, err := harness.Certificate()
 	dir := s.TempDir()
 	err = errors.Join(
 		err, os.WriteFile(filepath.Join(dir, "chain"), chain, 0o600),

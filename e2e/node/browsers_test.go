@@ -18,10 +18,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // pages is the number of test pages, each with a call to the echo peer. They are frames of one browser, because ten
@@ -123,7 +123,7 @@ func (s site) testPage() string {
 	}
 	at := listenerAddress{call.UDP, netip.AddrPortFrom(s.address("front-door"), 3478)}
 	mux := http.NewServeMux()
-	page := http.FileServer(http.Dir(filepath.Join(bedtest.Root(s), "services/auth/internal/demo/page")))
+	page := http.FileServer(http.Dir(filepath.Join(harnesstest.Root(s), "services/auth/internal/demo/page")))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, strings.ReplaceAll(frames, "PAGES", strconv.Itoa(pages)))
 	})
@@ -131,9 +131,11 @@ func (s site) testPage() string {
 	mux.Handle("POST /demo/echo", http.StripPrefix("/demo/echo", httputil.NewSingleHostReverseProxy(echo)))
 	mux.HandleFunc("POST /v1/ice-servers", func(w http.ResponseWriter, _ *http.Request) {
 		o := s.options(at, s.echo())
-		_ = json.NewEncoder(w).Encode(map[string]any{"iceTransportPolicy": "relay", "ttl": 3600, "iceServers": []bed.ICEServer{{
-			URLs: []string{fmt.Sprintf("turn:%s?transport=udp", at.at)}, Username: o.Username, Credential: o.Password,
-		}}})
+		_ = json.NewEncoder(w).Encode(map[string]any{"iceTransportPolicy": "relay", "ttl": 3600,
+			"iceServers": []harness.ICEServer{{
+				URLs: []string{fmt.Sprintf("turn:%s?transport=udp", at.at)}, Username: o.Username,
+				Credential: o.Password,
+			}}})
 	})
 	server := httptest.NewServer(mux)
 	s.Cleanup(server.Close)

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -117,7 +117,7 @@ func (m caller) dial(t *testing.T, network call.Network) (c *call.Call) {
 }
 
 // with makes a call with a credential.
-func (m caller) with(ctx context.Context, ice bed.ICEServer, network call.Network) (*call.Call, error) {
+func (m caller) with(ctx context.Context, ice harness.ICEServer, network call.Network) (*call.Call, error) {
 	gateway, err := ice.Address(protocols[network])
 	if err != nil {
 		return nil, err
@@ -138,12 +138,12 @@ func (m caller) end(t *testing.T, network call.Network, c *call.Call) {
 }
 
 // ask requests credentials as a web app does, and returns those of the Gateway.
-func (m caller) ask(ctx context.Context) (bed.ICEServer, error) {
+func (m caller) ask(ctx context.Context) (harness.ICEServer, error) {
 	code, answer, err := m.post(ctx, m.token)
-	var ice bed.ICE
+	var ice harness.ICE
 	if err := errors.Join(err, json.Unmarshal(answer, &ice)); err != nil || code != http.StatusCreated ||
 		len(ice.Servers) != 1 {
-		return bed.ICEServer{}, fmt.Errorf("request credentials: status %d, %w: %s", code, err, answer)
+		return harness.ICEServer{}, fmt.Errorf("request credentials: status %d, %w: %s", code, err, answer)
 	}
 	return ice.Servers[0], nil
 }
@@ -160,5 +160,5 @@ func (m caller) post(ctx context.Context, token string) (code int, answer []byte
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	return bed.Do(req)
+	return harness.Do(req)
 }

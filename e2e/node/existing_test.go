@@ -14,8 +14,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/node"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
@@ -235,7 +235,7 @@ spec:
 // config discovery and Dataplane. The values are those of a user.
 func (m *existing) installChart() {
 	m.Helper()
-	root, folder := bedtest.Root(m.T), m.TempDir()
+	root, folder := harnesstest.Root(m.T), m.TempDir()
 	files := map[string]string{
 		"Chart.yaml":             "{apiVersion: v2, name: stunner, version: 1.2.0}\n",
 		"values.yaml":            existingDefaults,

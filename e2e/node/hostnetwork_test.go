@@ -16,8 +16,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
 
@@ -27,7 +27,7 @@ import (
 func TestHostNetwork(t *testing.T) {
 	system := testNamespace{t, home}
 	system.prepare()
-	system.shell([]string{"helm"}, `cd `+bedtest.Root(t)+`/charts
+	system.shell([]string{"helm"}, `cd `+harnesstest.Root(t)+`/charts
 helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayAPI.enabled=true
 helm install stunner stunner --namespace stunner-system --set stunnerGatewayOperator.workloadPolicy.hostNetwork=true \
   --set 'networkPolicy.discoveryFrom[0].ipBlock.cidr=198.18.0.0/24' --wait`)

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // home is the namespace of the documented installation.
@@ -78,7 +78,7 @@ var (
 // text returns the commands of a block.
 func (b block) text(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(bedtest.Root(t), b.page))
+	page, err := os.ReadFile(filepath.Join(harnesstest.Root(t), b.page))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,11 +124,11 @@ func (s testNamespace) follow(programs []string, blocks ...block) string {
 		commands := published.ReplaceAllStringFunc(text, func(text string) string {
 			switch m := published.FindStringSubmatch(text); {
 			case m[1] != "":
-				return filepath.Join(bedtest.Root(s.T), m[1])
+				return filepath.Join(harnesstest.Root(s.T), m[1])
 			case strings.HasSuffix(text, "\n"): // the working directory, in a clone
-				return bedtest.Root(s.T) + " stunner\n"
+				return harnesstest.Root(s.T) + " stunner\n"
 			}
-			return bedtest.Root(s.T) + "/"
+			return harnesstest.Root(s.T) + "/"
 		})
 		left := filepath.Join(s.TempDir(), "left")
 		all.WriteString(s.shell(programs, fmt.Sprintf("cd %q\n%spwd > %q\n", folder, commands, left)))
@@ -146,7 +146,7 @@ func (s testNamespace) shell(programs []string, commands string) string {
 	s.Helper()
 	var folders []string
 	for _, p := range programs {
-		folder, err := bed.Published(s.Context(), bedtest.Root(s.T), p)
+		folder, err := harness.Published(s.Context(), harnesstest.Root(s.T), p)
 		if err != nil {
 			s.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func (s testNamespace) newCaller() caller {
 	s.Helper()
 	m := caller{testNamespace: s, peer: s.echo()}
 	said := s.follow(nil, credentials)
-	var ice bed.ICE
+	var ice harness.ICE
 	answer := said[max(0, strings.Index(said, "{")):]
 	if err := json.Unmarshal([]byte(answer), &ice); err != nil || len(ice.Servers) != 1 {
 		s.Fatalf("no ICE servers (%v): %s", err, said)
@@ -278,7 +278,7 @@ func (before objects) restore(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err := bed.Until(ctx, func(ctx context.Context) error {
+	err := harness.Until(ctx, func(ctx context.Context) error {
 		more, err := before.since(ctx)
 		if err != nil || len(more) == 0 {
 			return err

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // outage is how long the metrics source is unavailable. KEDA uses its fallback after three failed attempts, within a
@@ -121,7 +121,7 @@ const behavior = `{"scaleDown":{"stabilizationWindowSeconds":0,"policies":[{"typ
 // scaledObject returns keda/prometheus.yaml adapted to the Gateway and the limits of the test.
 func scaledObject(c *callsByPod) string {
 	c.Helper()
-	text, err := os.ReadFile(filepath.Join(bedtest.Root(c.T), "keda/prometheus.yaml"))
+	text, err := os.ReadFile(filepath.Join(harnesstest.Root(c.T), "keda/prometheus.yaml"))
 	if err != nil {
 		c.Fatal(err)
 	}

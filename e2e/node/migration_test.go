@@ -16,8 +16,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // runbook is the page whose commands TestMigration runs.
@@ -255,13 +255,13 @@ type poller struct {
 func (m *existing) pollAuth() *poller {
 	m.Helper()
 	url := fmt.Sprintf("http://%s:8088/ice?service=turn&namespace=media&gateway=front-door", m.testNamespace.publish())
-	m.until("the auth service responds", bed.Answers(url, http.StatusOK))
+	m.until("the auth service responds", harness.Answers(url, http.StatusOK))
 	ctx, end := context.WithCancel(m.Context())
 	p := &poller{end: end, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
 		for ; ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
-			code, body, err := bed.Get(ctx, url)
+			code, body, err := harness.Get(ctx, url)
 			switch {
 			case ctx.Err() != nil:
 			case err != nil || code != http.StatusOK:

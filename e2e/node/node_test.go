@@ -28,7 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/node"
 )
 
@@ -48,7 +48,7 @@ func TestPod(t *testing.T) {
 	s.until("datagrams are echoed", func(context.Context) error { return bounce(netip.AddrPortFrom(address, 7002)) })
 	s.until(
 		"the signalling port responds",
-		bed.Answers(fmt.Sprintf("http://%s:7000/", address), http.StatusMethodNotAllowed),
+		harness.Answers(fmt.Sprintf("http://%s:7000/", address), http.StatusMethodNotAllowed),
 	)
 }
 
@@ -152,7 +152,7 @@ func (s testNamespace) until(what string, cond func(context.Context) error) {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
-	if err := bed.Until(ctx, cond); err != nil {
+	if err := harness.Until(ctx, cond); err != nil {
 		s.Fatalf("wait until %s: %v", what, err)
 	}
 	s.Logf("after %s: %s", since(begun), what)

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // Names by which a dataplane reports in-kernel forwarding.
@@ -21,21 +21,21 @@ const (
 )
 
 // TestOffload installs the chart with the profile offload. In a namespace that allows the capabilities, the kernel
-// forwards calls between a client and a pod of the same node, in both directions. In a restricted namespace pods forward
-// them in user space. Calls continue while the pods are replaced.
+// forwards calls between a client and a pod of the same node, in both directions. In a restricted namespace pods
+// forward them in user space. Calls continue while the pods are replaced.
 func TestOffload(t *testing.T) {
 	s := newTestNamespace(t)
 	s.prepare()
 	s.admit("privileged")
 	// Low CPU requests, because all pods of this test must fit on the small node.
-	s.shell([]string{"helm"}, `cd `+bedtest.Root(t)+`/charts
+	s.shell([]string{"helm"}, `cd `+harnesstest.Root(t)+`/charts
 helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayAPI.enabled=true
 helm install stunner stunner --namespace stunner-system --values stunner/values-offload.yaml \
   --set 'stunnerAuthService.gateways={*/*}' \
   --set stunnerGatewayOperator.dataplane.spec.resources.requests.cpu=100m \
   --set 'stunnerGatewayOperator.dataplane.spec.command={stunnerd}' \
   --set 'stunnerGatewayOperator.dataplane.spec.args={--watch,--sessions-from=any}' --wait`)
-	s.kubectl("", "apply", "--kustomize", bedtest.Root(t)+"/"+example)
+	s.kubectl("", "apply", "--kustomize", harnesstest.Root(t)+"/"+example)
 	s.wait("condition=Programmed", "gateway/front-door")
 	s.wait("condition=Available", "deployment/echo", "deployment/front-door")
 	m := caller{testNamespace: s, auth: s.publish(), peer: s.echo()}

@@ -14,8 +14,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // dataplanes selects the pods of the Gateway front-door.
@@ -70,7 +70,7 @@ func (m caller) notes(t *testing.T, said string) {
 // first measures the time from creating a Gateway to the first relayed datagram.
 func (m caller) first(t *testing.T) {
 	s := newTestNamespace(t)
-	s.kubectl("", "apply", "--kustomize", bedtest.Root(t)+"/"+example)
+	s.kubectl("", "apply", "--kustomize", harnesstest.Root(t)+"/"+example)
 	s.kubectl("", "delete", "gateway/front-door")
 	s.wait("condition=Available", "deployment/echo")
 	s.until("the dataplane pods are deleted", func(context.Context) error {
@@ -81,7 +81,7 @@ func (m caller) first(t *testing.T) {
 	})
 	begun := time.Now()
 	step := func(what string) { t.Logf("%7s  %s", since(begun), what) }
-	s.kubectl("", "apply", "--filename", bedtest.Root(t)+"/"+example+"/gateway.yaml")
+	s.kubectl("", "apply", "--filename", harnesstest.Root(t)+"/"+example+"/gateway.yaml")
 	step("Gateway applied")
 	s.until("the pod runs", func(context.Context) error {
 		if pods := s.pods(dataplanes); len(pods) == 0 || len(pods[0].Status.ContainerStatuses) == 0 ||

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -26,12 +26,12 @@ func TestProfileOpenova(t *testing.T) {
 	apps.open()
 	testNamespace{t, "monitoring"}.metrics()
 	// Low CPU requests, because all pods of this test must fit on the small node.
-	s.shell([]string{"helm"}, `cd `+bedtest.Root(t)+`/charts
+	s.shell([]string{"helm"}, `cd `+harnesstest.Root(t)+`/charts
 helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayAPI.enabled=true
 helm install stunner stunner --namespace stunner-system --values stunner/values-openova.yaml \
   --set stunnerGatewayOperator.dataplane.spec.resources.requests.cpu=100m --wait`)
-	apps.apply(bedtest.Root(t) + "/" + example + "/deployment.yaml")
-	apps.apply(bedtest.Root(t) + "/" + example + "/service.yaml")
+	apps.apply(harnesstest.Root(t) + "/" + example + "/deployment.yaml")
+	apps.apply(harnesstest.Root(t) + "/" + example + "/service.yaml")
 	s.apply("testdata/openova.yaml")
 	s.wait("condition=Programmed", "gateway/front-door")
 	s.wait("condition=Available", "deployment/stunner")

@@ -20,9 +20,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -47,7 +47,7 @@ func TestRevocation(t *testing.T) {
 	s.shell([]string{"helm"}, fmt.Sprintf(`cd %s/charts
 helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayAPI.enabled=true
 helm install stunner stunner --namespace stunner-system --wait --set stunnerAuthService.policy.existingConfigMap=callers \
-  --set stunnerAuthService.revocations.enabled=true --set 'stunnerAuthService.gateways={*/*}'`, bedtest.Root(t)))
+  --set stunnerAuthService.revocations.enabled=true --set 'stunnerAuthService.gateways={*/*}'`, harnesstest.Root(t)))
 	s.kubectl("", "patch", "dataplane", "default", "--type=merge", "--patch",
 		`{"spec":{"replicas":3,"resources":{"requests":{"cpu":"50m"}}}}`)
 	s.follow(nil, firstGateway)
@@ -143,7 +143,7 @@ func (r revoking) ask(ctx context.Context, method, path string, body, answer any
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	code, data, err := bed.Do(req)
+	code, data, err := harness.Do(req)
 	if err == nil && code >= http.StatusBadRequest {
 		err = fmt.Errorf("%s %s: status %d: %s", method, path, code, data)
 	}
@@ -164,7 +164,7 @@ func (r revoking) of(user, pod string) call.Options {
 		}
 		query := url.Values{"service": {"turn"}, "username": {user}, "namespace": {r.namespace}, "gateway": {"front-door"}}
 		r.must(r.ask(r.Context(), http.MethodGet, "/?"+query.Encode(), nil, &answer))
-		at, err := bed.ICEServer{URLs: answer.URIs}.Address(config.TURNUDP)
+		at, err := harness.ICEServer{URLs: answer.URIs}.Address(config.TURNUDP)
 		r.must(err)
 		o = call.Options{
 			Gateway: at, Network: call.UDP, Peer: r.peer, Username: answer.Username, Password: answer.Password,

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // credentials and certificate are replaced during calls over every transport. New calls need the new ones.
@@ -75,7 +75,7 @@ func (s site) certify() *x509.CertPool {
 	for a := netip.MustParseAddr("198.18.1.1"); a.Less(netip.MustParseAddr("198.18.2.0")); a = a.Next() {
 		addresses = append(addresses, a)
 	}
-	chain, key, err := bed.Certificate(addresses...)
+	chain, key, err := harness.Certificate(addresses...)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // finding is a part of a finding of stunnerctl doctor and why.
@@ -29,7 +29,7 @@ type finding struct{ Severity, Object, Problem, Remedy string }
 func TestStunnerctl(t *testing.T) {
 	s := newTestNamespace(t)
 	s.prepare()
-	s.shell([]string{"helm"}, `cd `+bedtest.Root(t)+`/charts
+	s.shell([]string{"helm"}, `cd `+harnesstest.Root(t)+`/charts
 helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayAPI.enabled=true
 helm install stunner stunner --namespace stunner-system --set 'stunnerAuthService.gateways={*/*}' \
   --set 'inspection.reachableBy[0].kind=ServiceAccount,inspection.reachableBy[0].name=viewer' \
@@ -37,16 +37,16 @@ helm install stunner stunner --namespace stunner-system --set 'stunnerAuthServic
   --set 'inspection.reachableBy[1].kind=ServiceAccount,inspection.reachableBy[1].name=manager' \
   --set 'inspection.reachableBy[1].namespace=`+s.namespace+`' \
   --set stunnerGatewayOperator.dataplane.spec.resources.requests.cpu=100m --wait`)
-	s.kubectl("", "apply", "--kustomize", bedtest.Root(t)+"/"+example)
+	s.kubectl("", "apply", "--kustomize", harnesstest.Root(t)+"/"+example)
 	s.wait("condition=Programmed", "gateway/front-door")
 	s.wait("condition=Available", "deployment/echo", "deployment/front-door")
 	m := caller{testNamespace: s, auth: s.publish(), peer: s.echo()}
 	m.call(t)
 	programs := t.TempDir()
-	if err := bed.Build(t.Context(), bedtest.Root(t), programs, bed.Stunnerctl); err != nil {
+	if err := harness.Build(t.Context(), harnesstest.Root(t), programs, harness.Stunnerctl); err != nil {
 		t.Fatal(err)
 	}
-	ctl := ctl{m, filepath.Join(programs, filepath.Base(bed.Stunnerctl)), cluster.Kubeconfig()}
+	ctl := ctl{m, filepath.Join(programs, filepath.Base(harness.Stunnerctl)), cluster.Kubeconfig()}
 	t.Run("healthy", ctl.healthy)
 	t.Run("calls", ctl.calls)
 	t.Run("fault", ctl.fault)
@@ -146,7 +146,8 @@ func (c ctl) calls(t *testing.T) {
 		t.Fatalf("%d sessions are listed", len(list.Sessions))
 	}
 	t.Logf("stunnerctl sessions\n%s", c.run("sessions", c.gateway()))
-	// The administrator has a client certificate and no token, and acts as the account stunner-inspector, which only reads.
+	// The administrator has a client certificate and no token, and acts as the account stunner-inspector, which only
+	// reads.
 	if _, errs, code := c.try(nil, "kick", c.gateway(), list.Sessions[0].ID); code != 1 || !strings.Contains(errs, "needs delete") {
 		t.Errorf("kick as stunner-inspector: exit code %d\n%s", code, errs)
 	}
@@ -207,7 +208,7 @@ func (c ctl) icetest(t *testing.T) {
 	c = c.on(t)
 	before := c.made()
 	out := c.run("icetest", c.gateway(), "-o", "json")
-	bedtest.Conforms(t, "docs/icetest.schema.json", []byte(out))
+	harnesstest.Conforms(t, "docs/icetest.schema.json", []byte(out))
 	var result struct {
 		Verdict string
 		Tests   []struct {

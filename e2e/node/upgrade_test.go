@@ -10,8 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // L-5: charts and images of an earlier commit are upgraded to those of this one, and rolled back. Calls continue in
@@ -63,7 +63,7 @@ func TestUpgrade(t *testing.T) {
 // installEarlier installs the earlier commit, with its charts packaged as a release.
 func (s testNamespace) installEarlier(helm string) {
 	s.Helper()
-	found, err := filepath.Glob(filepath.Join(bedtest.Root(s.T), "bin/earlier", "*"))
+	found, err := filepath.Glob(filepath.Join(harnesstest.Root(s.T), "bin/earlier", "*"))
 	if err != nil || len(found) != 1 {
 		s.Fatalf(
 			"NO EARLIER VERSION TO UPGRADE FROM: bin/earlier has %d commits (%v): run `make e2e` in a clone with its history: git fetch --unshallow",

@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // object is a BPF object of the kernel: a prog, map or link.
@@ -58,7 +58,7 @@ func (g *gateway) runs() (n int) {
 func files(t *testing.T, pid int) (all []map[string]int) {
 	t.Helper()
 	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	for _, name := range names {
 		text, _ := os.ReadFile(name) // may be closed meanwhile
 		fields := map[string]int{}
@@ -101,7 +101,7 @@ func (g *gateway) gone(all objects) {
 	}
 	ctx, cancel := context.WithTimeout(g.t.Context(), patience)
 	defer cancel()
-	if err := bed.Until(ctx, func(context.Context) error {
+	if err := harness.Until(ctx, func(context.Context) error {
 		for _, o := range all {
 			switch left, err := o.exists(); {
 			case err != nil:
@@ -127,7 +127,7 @@ func (g *gateway) times() (until, permitted time.Duration) {
 			continue
 		}
 		fd, err := bpf.Call(unix.BPF_MAP_GET_FD_BY_ID, &byID{id: o.id})
-		bedtest.NoError(g.t, err)
+		harnesstest.NoError(g.t, err)
 		defer unix.Close(fd)
 		key, value := make([]byte, 4), make([]byte, slotSize)
 		_, err = bpf.Call(unix.BPF_MAP_LOOKUP_ELEM, &struct {
@@ -137,7 +137,7 @@ func (g *gateway) times() (until, permitted time.Duration) {
 		}{fd: uint64(fd), key: uintptr(unsafe.Pointer(&key[0])), value: uintptr(unsafe.Pointer(&value[0]))})
 		runtime.KeepAlive(key)
 		runtime.KeepAlive(value)
-		bedtest.NoError(g.t, err)
+		harnesstest.NoError(g.t, err)
 		return time.Duration(binary.NativeEndian.Uint64(value)), time.Duration(binary.NativeEndian.Uint64(value[8:]))
 	}
 	g.t.Fatalf("stunnerd has no map of slots: %v", g.objects)

@@ -15,7 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
@@ -157,7 +157,7 @@ func option(t *testing.T, c syscall.Conn, level, name, value int) {
 		err = raw.Control(func(fd uintptr) { failed = syscall.SetsockoptInt(int(fd), level, name, value) })
 		err = errors.Join(err, failed)
 	}
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 }
 
 // stamp returns the time in a control message, in ns since 1970.
@@ -241,13 +241,13 @@ func byteRate(t *testing.T, n *network) {
 // The kernel forwards the channels of a credential that names a route, until the peer is an endpoint of another route
 // only. A session whose credential limits bytes stays in user space.
 func caveats(t *testing.T, n *network) {
-	g := n.start(t, func(c *config.Config) { c.Auth = bedtest.Ephemeral("a secret of the gateway") })
+	g := n.start(t, func(c *config.Config) { c.Auth = harnesstest.Ephemeral("a secret of the gateway") })
 	for _, c := range []credential.Caveats{{Bytes: 1 << 40}, {BytesPerSecond: 1 << 30}} {
 		p := g.as(c).path(v4)
 		p.inUserSpace()
 		p.hangUp()
 		p.Client.Close()
-		bedtest.NoError(t, p.peer.Close())
+		harnesstest.NoError(t, p.peer.Close())
 	}
 	p := g.as(credential.Caveats{Routes: []string{g.Config.Clusters[0].Name}, Allocations: 1}).path(v4)
 	p.inKernel()

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -23,9 +23,9 @@ func clsact(t *testing.T, n *network) {
 	prober(t, g)
 	s := g.path(v4).stream()
 	s.kernel(50)
-	bedtest.NoError(t, g.Kill())
+	harnesstest.NoError(t, g.Kill())
 	killed, sent := time.Now(), s.sent.Load()
-	if err := bed.Until(t.Context(), func(context.Context) error {
+	if err := harness.Until(t.Context(), func(context.Context) error {
 		if s.sent.Load() < sent+100 {
 			return errors.New("the client has sent too few datagrams")
 		}

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
@@ -23,7 +23,7 @@ import (
 // gateway is a running stunnerd.
 type gateway struct {
 	*network
-	*bedtest.Dataplane
+	*harnesstest.Dataplane
 	t       *testing.T
 	objects objects // in the kernel
 	udp     *messages
@@ -39,11 +39,11 @@ type messages struct{ rx, tx atomic.Int64 }
 func (n *network) start(t *testing.T, change ...func(*config.Config)) *gateway {
 	t.Helper()
 	c := config.Config{
-		Admin: config.Admin{OffloadEngine: n.engine}, Auth: bedtest.Static(user, password),
-		Listeners: bedtest.Listeners(config.DefaultAddress),
+		Admin: config.Admin{OffloadEngine: n.engine}, Auth: harnesstest.Static(user, password),
+		Listeners: harnesstest.Listeners(config.DefaultAddress),
 	}
 	for i, peers := range [][]string{
-		{v4.peer.String()}, {v6.peer.String()}, {bed.Loopback}, {v4.client.String(), v6.client.String()},
+		{v4.peer.String()}, {v6.peer.String()}, {harness.Loopback}, {v4.client.String(), v6.client.String()},
 	} {
 		name := "test/" + strconv.Itoa(i)
 		c.Clusters = append(c.Clusters, config.Cluster{Name: name, Type: config.Static, Endpoints: peers})
@@ -52,9 +52,9 @@ func (n *network) start(t *testing.T, change ...func(*config.Config)) *gateway {
 		f(&c)
 	}
 	g := &gateway{network: n, t: t, udp: new(messages), journal: t.TempDir(), user: user, password: password}
-	g.Dataplane = bedtest.StartDataplane(t, n.programs, c, []netip.Addr{v4.relay, v6.relay, v4.gateway, v6.gateway},
+	g.Dataplane = harnesstest.StartDataplane(t, n.programs, c, []netip.Addr{v4.relay, v6.relay, v4.gateway, v6.gateway},
 		"--watch", "--icmp-indications", "--state-dir", g.journal)
-	g.await("metrics", bed.Answers(g.Metrics, http.StatusOK))
+	g.await("metrics", harness.Answers(g.Metrics, http.StatusOK))
 	if s, engine := g.status(), c.Admin.OffloadEngine; engine != "None" && s.Offload.Mechanism == "None" ||
 		engine == "XDP" && s.Offload.Mechanism != "XDP" {
 		t.Fatalf("engine %s is not used: %+v", engine, s.Offload)
@@ -67,7 +67,7 @@ func (n *network) start(t *testing.T, change ...func(*config.Config)) *gateway {
 func (g *gateway) as(c credential.Caveats) *gateway {
 	g.t.Helper()
 	minted, err := g.Config.Auth.Authority().MintWith(c, user, time.Hour, time.Now())
-	bedtest.NoError(g.t, err)
+	harnesstest.NoError(g.t, err)
 	limited := *g
 	limited.user, limited.password = minted.Username, string(minted.Password)
 	return &limited
@@ -129,7 +129,7 @@ func (g *gateway) status() (s status) {
 
 func (g *gateway) get(path string, into any) {
 	g.t.Helper()
-	code, body, err := bed.Get(g.t.Context(), g.Health+path)
+	code, body, err := harness.Get(g.t.Context(), g.Health+path)
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("code %d", code)
 	}
@@ -173,8 +173,8 @@ func (c counters) minus(d counters) counters {
 
 func (g *gateway) counters() (c counters) {
 	g.t.Helper()
-	_, page, err := bed.Get(g.t.Context(), g.Metrics)
-	bedtest.NoError(g.t, err)
+	_, page, err := harness.Get(g.t.Context(), g.Metrics)
+	harnesstest.NoError(g.t, err)
 	fields := map[string]*int{
 		telemetry.ListenerPackets + " rx": &c.listener.Rx.Packets, telemetry.ListenerPackets + " tx": &c.listener.Tx.Packets,
 		telemetry.ListenerBytes + " rx": &c.listener.Rx.Bytes, telemetry.ListenerBytes + " tx": &c.listener.Tx.Bytes,
@@ -195,7 +195,7 @@ func (g *gateway) counters() (c counters) {
 			continue
 		}
 		n, err := strconv.ParseFloat(text, 64)
-		bedtest.NoError(g.t, err)
+		harnesstest.NoError(g.t, err)
 		*of += int(n)
 	}
 	var sessions struct {
@@ -230,8 +230,8 @@ func (g *gateway) settled() (c counters) {
 // dropped returns the number of datagrams that stunnerd dropped.
 func (g *gateway) dropped() int {
 	g.t.Helper()
-	n, err := bed.Metric(g.t.Context(), g.Metrics, telemetry.Dropped)
-	if err != nil && !errors.Is(err, bed.ErrNoMetric) {
+	n, err := harness.Metric(g.t.Context(), g.Metrics, telemetry.Dropped)
+	if err != nil && !errors.Is(err, harness.ErrNoMetric) {
 		g.t.Fatal(err)
 	}
 	return int(n)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -34,7 +34,7 @@ func headerFields(t *testing.T, n *network) {
 			kernel := g.counters().kernel
 			g.udp.rx.Add(1)
 			g.udp.tx.Add(1)
-			bedtest.NoError(t, p.Send(ask.ChannelData(p.channel, sequence(1))))
+			harnesstest.NoError(t, p.Send(ask.ChannelData(p.channel, sequence(1))))
 			up := class(t, p.peer)
 			if _, err := p.peer.WriteToUDPAddrPort(sequence(2), p.relay); err != nil {
 				t.Fatal(err)
@@ -46,7 +46,7 @@ func headerFields(t *testing.T, n *network) {
 				t.Errorf("engine %s, %s: the kernel has forwarded %+v, before %+v", engine, f.name, k, kernel)
 			}
 		}
-		bedtest.NoError(t, g.Kill())
+		harnesstest.NoError(t, g.Kill())
 	}
 }
 
@@ -56,9 +56,9 @@ func class(t *testing.T, c *net.UDPConn) byte {
 	payload, oob := make([]byte, 2048), make([]byte, 256)
 	_ = c.SetReadDeadline(time.Now().Add(patience))
 	_, n, _, _, err := c.ReadMsgUDPAddrPort(payload, oob)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	messages, err := syscall.ParseSocketControlMessage(oob[:n])
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	for _, m := range messages {
 		if m.Header.Type == unix.IP_TOS || m.Header.Type == unix.IPV6_TCLASS {
 			return m.Data[0]

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // ChannelBind, CreatePermission and ChannelData in the kernel extend the lifetimes in the kernel. The kernel extends a
@@ -66,7 +66,7 @@ func allocationEnd(t *testing.T, n *network) {
 	kernel := g.counters().kernel
 	dropped := g.dropped()
 	for range 20 {
-		bedtest.NoError(t, p.Send(ask.ChannelData(p.channel, sequence(1))))
+		harnesstest.NoError(t, p.Send(ask.ChannelData(p.channel, sequence(1))))
 		_, _ = p.peer.WriteToUDPAddrPort(sequence(1), p.relay)
 	}
 	g.await("datagrams without an allocation are dropped", func(context.Context) error {
@@ -82,7 +82,7 @@ func allocationEnd(t *testing.T, n *network) {
 		t.Errorf("the kernel may forward %d bindings, want 1", n)
 	}
 	other.inKernel()
-	bedtest.NoError(t, g.Signal(syscall.SIGTERM))
+	harnesstest.NoError(t, g.Signal(syscall.SIGTERM))
 	other.hangUp()
 	<-g.Done()
 	g.gone(g.objects)
@@ -93,7 +93,7 @@ func drain(t *testing.T, n *network) {
 	g := n.start(t)
 	p := g.path(v4)
 	p.inKernel()
-	bedtest.NoError(t, g.Signal(syscall.SIGTERM))
+	harnesstest.NoError(t, g.Signal(syscall.SIGTERM))
 	g.await("drain", func(context.Context) error {
 		if s := g.status().Status; s != "TERMINATING" {
 			return fmt.Errorf("status %s", s)

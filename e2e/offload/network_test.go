@@ -21,9 +21,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -62,7 +62,7 @@ type network struct {
 // arrived.
 func newNetwork(t *testing.T, engine string) *network {
 	t.Helper()
-	n := &network{engine: engine, programs: bedtest.Build(t, bed.Stunnerd, "e2e/turnprobe")}
+	n := &network{engine: engine, programs: harnesstest.Build(t, harness.Stunnerd, "e2e/turnprobe")}
 	// An interface announces its link-local address after a second, which makes the programs learn again.
 	netns.Run(t, "sysctl -q -w net.ipv6.conf.default.addr_gen_mode=1 net.ipv4.ip_forward=0")
 	bpf.Statistics(t)
@@ -102,7 +102,7 @@ func socket(t *testing.T, s *netns.Space, at netip.Addr) *net.UDPConn {
 	} else {
 		s.Do(open)
 	}
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

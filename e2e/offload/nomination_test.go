@@ -11,7 +11,7 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // A nominating connectivity check in a channel that the kernel forwards reaches the peer and the journal of sessions,
@@ -25,7 +25,7 @@ func nomination(t *testing.T, n *network) {
 		m := stun.MustBuild(stun.TransactionID, stun.BindingRequest, stun.NewUsername(username),
 			stun.RawAttribute{Type: stun.AttrUseCandidate})
 		g.udp.rx.Add(1)
-		bedtest.NoError(t, p.Send(ask.ChannelData(p.channel, m.Raw)))
+		harnesstest.NoError(t, p.Send(ask.ChannelData(p.channel, m.Raw)))
 		if got, err := read(p.peer); err != nil || !bytes.Equal(got, m.Raw) {
 			t.Fatalf("the peer received %x, %v", got, err)
 		}

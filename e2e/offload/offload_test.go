@@ -11,8 +11,8 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -89,7 +89,7 @@ func userSpace(t *testing.T, n *network) {
 		t.Fatal(err)
 	}
 	var echo netip.AddrPort
-	n.peers.Do(func() { echo = bedtest.Echo(t, v4.peer) })
+	n.peers.Do(func() { echo = harnesstest.Echo(t, v4.peer) })
 	for over, port := range map[call.Network]int{call.TCP: g.Plain, call.TLS: g.Secure, call.DTLS: g.Secure} {
 		t.Run(string(over)+" client", func(t *testing.T) {
 			g := g.in(t)
@@ -102,7 +102,7 @@ func userSpace(t *testing.T, n *network) {
 					Password: password, Peer: echo, Interval: time.Millisecond,
 				})
 			})
-			bedtest.NoError(t, err)
+			harnesstest.NoError(t, err)
 			if err := c.Await(t.Context(), 100); err != nil {
 				t.Error(err)
 			}
@@ -126,7 +126,7 @@ func userSpace(t *testing.T, n *network) {
 		g.udp.tx.Add(20)
 		payload := bytes.Repeat([]byte("media"), 32)
 		for range 20 {
-			bedtest.NoError(t, p.Send(ask.SendIndication(p.peerAddr(), payload)))
+			harnesstest.NoError(t, p.Send(ask.SendIndication(p.peerAddr(), payload)))
 			got, err := read(p.peer)
 			if err != nil || !bytes.Equal(got, payload) {
 				t.Fatalf("peer: %v, %q", err, got)

@@ -13,7 +13,7 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // path is a channel between a client and a peer. Its packets are sent one after the other.
@@ -45,7 +45,7 @@ func (g *gateway) phone(client, peers family) *path {
 	g.clients.Do(func() {
 		p.Client, err = ask.Dial(client.client, netip.AddrPortFrom(client.gateway, uint16(g.Plain)), g.user, g.password)
 	})
-	bedtest.NoError(g.t, err)
+	harnesstest.NoError(g.t, err)
 	g.t.Cleanup(p.Client.Close)
 	if p.relay, err = ask.Relayed(p.do(stun.MethodAllocate, ask.UDP(), ask.Family(peers.peer))); err != nil {
 		g.t.Fatal(err)
@@ -105,7 +105,7 @@ func (p *path) through(size int, send func([]byte) error, receive func() ([]byte
 	if size > 0 {
 		payload[0] |= 0x80 // as in RTP (RFC 3550 §5.1): a STUN message stays in user space
 	}
-	bedtest.NoError(p.t, send(payload))
+	harnesstest.NoError(p.t, send(payload))
 	if got, err := receive(); err != nil || !bytes.Equal(got, want(payload)) {
 		p.t.Fatalf("a payload of %d bytes: %v, received %d bytes: %x", size, err, len(got), got)
 	}

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -51,7 +51,7 @@ func (g *gateway) probe() (verdicts map[string]string) {
 		r.command.Stdout, r.command.Stderr = &r.out, &r.log
 		var err error
 		g.clients.Do(func() { err = r.command.Start() })
-		bedtest.NoError(g.t, err)
+		harnesstest.NoError(g.t, err)
 		runs = append(runs, r)
 	}
 	verdicts = map[string]string{}

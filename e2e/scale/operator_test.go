@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 )
 
@@ -60,8 +60,8 @@ func (o *operator) await(what string, cond func(context.Context) error) {
 
 func (o *operator) metric(name string) float64 {
 	o.Helper()
-	v, err := bed.Metric(o.Context(), "http://"+o.Health+"/metrics", name)
-	if errors.Is(err, bed.ErrNoMetric) { // a counter with labels that is still 0
+	v, err := harness.Metric(o.Context(), "http://"+o.Health+"/metrics", name)
+	if errors.Is(err, harness.ErrNoMetric) { // a counter with labels that is still 0
 		return 0
 	}
 	o.Must(err)

@@ -20,8 +20,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 )
@@ -402,7 +402,7 @@ func (b *scaleTest) failsOver() {
 	second := newOperator(b.T, b.kube, "off", administrators)
 	second.Args = []string{"--identity=second"}
 	second.start()
-	second.await("the second operator is ready", bed.Answers("http://"+second.Health+"/ready", http.StatusOK))
+	second.await("the second operator is ready", harness.Answers("http://"+second.Health+"/ready", http.StatusOK))
 	if second.metric("stunner_operator_leader") != 0 || b.operator.metric("stunner_operator_leader") != 1 {
 		b.Fatal("the second operator leads, or the first does not")
 	}

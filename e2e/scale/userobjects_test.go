@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // Objects of one Gateway: a thousand Gateways have 5,000 UDPRoutes, 2,000 Services and 50,000 endpoints.
@@ -138,7 +138,7 @@ func (w *userObjects) expose() {
 		patch := fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q}]}}}`, public(gateway))
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		return bed.Until(ctx, func(ctx context.Context) error { // the operator may not have created the Service yet
+		return harness.Until(ctx, func(ctx context.Context) error { // the operator may not have created the Service yet
 			_, err := w.in("v1", "services", gateway).Patch(
 				ctx, nameOf(gateway), types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status",
 			)

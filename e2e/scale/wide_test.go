@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -149,7 +149,7 @@ func (w *userObjects) widen() {
 	head := func(name string) string {
 		return fmt.Sprintf(`"metadata":{"namespace":%q,"name":%q}`, namespaceOf(0), name)
 	}
-	port, err := bed.FreePort()
+	port, err := harness.FreePort()
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func (w *userObjects) moveWide(ctx context.Context, route, turn int) error {
 }
 
 // startPod starts a dataplane and waits until it runs its config.
-func startPod(t *testing.T, discovery, id, dir string) *bed.Process {
+func startPod(t *testing.T, discovery, id, dir string) *harness.Process {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -207,12 +207,13 @@ func startPod(t *testing.T, discovery, id, dir string) *bed.Process {
 			t.Fatal(err)
 		}
 	}
-	root, err := bed.Root()
+	root, err := harness.Root()
 	must(err)
-	must(bed.Build(t.Context(), root, dir, bed.Stunnerd))
-	p, err := bed.Start(bed.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Logs: dir, Env: []string{
-		"STUNNER_ADDR=" + bed.Loopback,
-	},
+	must(harness.Build(t.Context(), root, dir, harness.Stunnerd))
+	p, err := harness.Start(harness.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Logs: dir,
+		Env: []string{
+			"STUNNER_ADDR=" + harness.Loopback,
+		},
 		Args: []string{"--watch", "--config", "http://" + discovery, "--id", id, "--state-dir", t.TempDir()}})
 	must(err)
 	t.Cleanup(func() { _ = p.Kill() })

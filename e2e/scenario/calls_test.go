@@ -9,8 +9,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -89,13 +89,13 @@ func (s *scenario) call(args []string) (*call.Call, error) {
 }
 
 // server requests the ICE server of one gateway from the auth service. Without a name there must be exactly one.
-func (s *scenario) server(ctx context.Context, gateway ...string) (bed.ICEServer, error) {
+func (s *scenario) server(ctx context.Context, gateway ...string) (harness.ICEServer, error) {
 	ice, err := s.stack.ICEServers(ctx, gateway...)
 	if err == nil && len(ice.Servers) != 1 {
 		err = fmt.Errorf("%d ICE servers, want 1: %v", len(ice.Servers), ice)
 	}
 	if err != nil {
-		return bed.ICEServer{}, err
+		return harness.ICEServer{}, err
 	}
 	return ice.Servers[0], nil
 }

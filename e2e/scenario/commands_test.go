@@ -16,7 +16,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // command is a command of a scenario. It waits for its effect, and an error fails the scenario.
@@ -37,7 +37,8 @@ func table() map[string]command {
 		"quit": {quit, "NAME", 1, 1},                       // SIGTERM, and wait until it has exited with code 0
 		"says": {says, "NAME REGEXP", 2, 2},                // wait until the output of a program matches
 
-		// Files. Ports of the quickstart are replaced by those of the scenario, and variables of the scenario are expanded.
+		// Files. Ports of the quickstart are replaced by those of the scenario, and variables of the scenario are
+		// expanded.
 		"put":    {put, "FILE…", 1, many},      // copy files into the operator's folder
 		"edit":   {edit, "FILE OLD NEW", 3, 3}, // replace a regular expression in a file of the operator's folder
 		"expand": {expand, "FILE", 1, 1},       // expand variables of the scenario
@@ -123,9 +124,9 @@ func up(s *scenario, _ *testscript.TestScript, args []string) error {
 }
 
 func runProgram(s *scenario, ts *testscript.TestScript, args []string) (err error) {
-	s.programs[args[0]], err = bed.Start(bed.Command{
+	s.programs[args[0]], err = harness.Start(harness.Command{
 		Name: args[0], Path: filepath.Join(s.stack.Bin, args[1]), Args: args[2:], Dir: ts.MkAbs("."),
-		Logs: s.stack.Logs(), Env: []string{"STUNNER_ADDR=" + bed.Loopback},
+		Logs: s.stack.Logs(), Env: []string{"STUNNER_ADDR=" + harness.Loopback},
 	})
 	return err
 }
@@ -195,9 +196,9 @@ func expand(_ *scenario, ts *testscript.TestScript, args []string) error {
 }
 
 func certificate(s *scenario, ts *testscript.TestScript, names []string) error {
-	chain, private, err := bed.Certificate()
+	chain, private, err := harness.Certificate()
 	if len(names) > 0 {
-		chain, private, err = (&bed.Authority{}).IssueNames(names...)
+		chain, private, err = (&harness.Authority{}).IssueNames(names...)
 	}
 	if err != nil {
 		return err
@@ -214,7 +215,7 @@ func metric(s *scenario, _ *testscript.TestScript, args []string) error {
 		return err
 	}
 	return s.until(func(ctx context.Context) error {
-		got, err := bed.Metric(ctx, args[2], args[0])
+		got, err := harness.Metric(ctx, args[2], args[0])
 		if err == nil && got != want {
 			err = fmt.Errorf("%s is %g, want %g", args[0], got, want)
 		}
@@ -252,7 +253,7 @@ func request(s *scenario, ts *testscript.TestScript, args []string) error {
 	if file := ts.Getenv("TOKEN"); file != "" {
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(ts.ReadFile(file)))
 	}
-	got, answer, err := bed.Do(req)
+	got, answer, err := harness.Do(req)
 	if err != nil {
 		return err
 	}

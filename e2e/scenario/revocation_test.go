@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -49,16 +49,16 @@ spec:
 // twoGateways is the quickstart with two Gateways, and an auth service that stores revocations in the operator's
 // folder.
 type twoGateways struct {
-	*bed.Stack
+	*harness.Stack
 	t *testing.T
 }
 
 func newTwoGateways(t *testing.T) *twoGateways {
-	s := &twoGateways{bedtest.Quickstart(t, ""), t}
-	bedtest.NoError(t, os.Mkdir(s.folder(), 0o700))
-	bedtest.NoError(t, s.Put("backdoor.yaml", fmt.Appendf(nil, backDoorYAML, bedtest.Port(t))))
+	s := &twoGateways{harnesstest.Quickstart(t, ""), t}
+	harnesstest.NoError(t, os.Mkdir(s.folder(), 0o700))
+	harnesstest.NoError(t, s.Put("backdoor.yaml", fmt.Appendf(nil, backDoorYAML, harnesstest.Port(t))))
 	policy := fmt.Sprintf("version: v1\nkeys:\n- name: ops\n  hashes: [sha256:%x]\n  revoke: any\n", sha256.Sum256([]byte(opsKey)))
-	bedtest.NoError(t, os.WriteFile(s.policy(), []byte(policy), 0o600))
+	harnesstest.NoError(t, os.WriteFile(s.policy(), []byte(policy), 0o600))
 	s.startAuth()
 	return s
 }
@@ -70,14 +70,15 @@ func (s *twoGateways) policy() string { return filepath.Join(s.Dir, "policy.yaml
 // Gateways.
 func (s *twoGateways) startAuth() {
 	s.t.Helper()
-	bedtest.NoError(s.t, s.Auth.Stop(timeout))
-	health := bedtest.Address(s.t)
-	p, err := bed.Start(bed.Command{Name: "auth", Path: filepath.Join(s.Bin, "auth"), Logs: s.Logs(), Args: []string{
-		"--address", bed.Loopback, "--port", strconv.Itoa(s.Ports.Auth), "--health-address", health,
-		"--config", s.DiscoveryURL(), "--discovery-token-file", filepath.Join(s.Output(), "discovery.token"),
-		"--shutdown-delay=0", "--policy", s.policy(), "--revocations", s.folder(),
-	}})
-	bedtest.NoError(s.t, err)
+	harnesstest.NoError(s.t, s.Auth.Stop(timeout))
+	health := harnesstest.Address(s.t)
+	p, err := harness.Start(harness.Command{Name: "auth", Path: filepath.Join(s.Bin, "auth"), Logs: s.Logs(),
+		Args: []string{
+			"--address", harness.Loopback, "--port", strconv.Itoa(s.Ports.Auth), "--health-address", health,
+			"--config", s.DiscoveryURL(), "--discovery-token-file", filepath.Join(s.Output(), "discovery.token"),
+			"--shutdown-delay=0", "--policy", s.policy(), "--revocations", s.folder(),
+		}})
+	harnesstest.NoError(s.t, err)
 	s.Auth = p
 	s.await(p, func(ctx context.Context) error {
 		_, err := s.credential(ctx, "nobody", backDoor)
@@ -85,11 +86,11 @@ func (s *twoGateways) startAuth() {
 	})
 }
 
-func (s *twoGateways) await(p *bed.Process, cond func(context.Context) error) {
+func (s *twoGateways) await(p *harness.Process, cond func(context.Context) error) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), timeout)
 	defer cancel()
-	bedtest.NoError(s.t, p.Until(ctx, cond))
+	harnesstest.NoError(s.t, p.Until(ctx, cond))
 }
 
 // ask sends a request with the key of operations to the auth service.
@@ -107,7 +108,7 @@ func (s *twoGateways) ask(ctx context.Context, method, path string, body, answer
 	}
 	r.Header.Set("Authorization", "Bearer "+opsKey)
 	r.Header.Set("Content-Type", "application/json")
-	code, data, err := bed.Do(r)
+	code, data, err := harness.Do(r)
 	if err == nil && code >= http.StatusBadRequest {
 		err = fmt.Errorf("%s %s: status %d: %s", method, path, code, data)
 	}
@@ -128,7 +129,7 @@ func (s *twoGateways) credential(ctx context.Context, user, gateway string) (o c
 	if err := s.ask(ctx, http.MethodGet, path, nil, &answer); err != nil {
 		return o, err
 	}
-	at, err := bed.ICEServer{URLs: answer.URIs}.Address(config.TURNUDP)
+	at, err := harness.ICEServer{URLs: answer.URIs}.Address(config.TURNUDP)
 	return call.Options{
 		Gateway: at, Network: call.UDP, Peer: s.Datagrams(), Username: answer.Username, Password: answer.Password,
 	}, err
@@ -140,8 +141,8 @@ func (s *twoGateways) dial(o call.Options) *call.Call {
 	ctx, cancel := context.WithTimeout(s.t.Context(), timeout)
 	defer cancel()
 	c, err := call.Start(s.t.Context(), o)
-	bedtest.NoError(s.t, err)
-	bedtest.NoError(s.t, c.AwaitMore(ctx, 5))
+	harnesstest.NoError(s.t, err)
+	harnesstest.NoError(s.t, c.AwaitMore(ctx, 5))
 	return c
 }
 
@@ -149,7 +150,7 @@ func (s *twoGateways) dial(o call.Options) *call.Call {
 func (s *twoGateways) new(user, gateway string) call.Options {
 	s.t.Helper()
 	o, err := s.credential(s.t.Context(), user, gateway)
-	bedtest.NoError(s.t, err)
+	harnesstest.NoError(s.t, err)
 	return o
 }
 
@@ -158,7 +159,8 @@ func (s *twoGateways) revoke(user string) (id string, at time.Time) {
 	s.t.Helper()
 	at = time.Now()
 	var made struct{ ID string }
-	bedtest.NoError(s.t, s.ask(s.t.Context(), http.MethodPost, "/v1/revocations", map[string]string{"user": user}, &made))
+	harnesstest.NoError(s.t,
+		s.ask(s.t.Context(), http.MethodPost, "/v1/revocations", map[string]string{"user": user}, &made))
 	return made.ID, at
 }
 
@@ -167,7 +169,7 @@ func (s *twoGateways) silent(calls ...*call.Call) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), timeout)
 	defer cancel()
-	bedtest.NoError(s.t, bed.Until(ctx, func(context.Context) error {
+	harnesstest.NoError(s.t, harness.Until(ctx, func(context.Context) error {
 		for _, c := range calls {
 			if time.Since(c.LastEcho()) < 500*time.Millisecond {
 				return errors.New("a call of a revoked user goes on")
@@ -195,7 +197,7 @@ func (s *twoGateways) admitted(o call.Options) time.Duration {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(s.t.Context(), timeout)
 	defer cancel()
-	bedtest.NoError(s.t, bed.Until(ctx, func(ctx context.Context) error {
+	harnesstest.NoError(s.t, harness.Until(ctx, func(ctx context.Context) error {
 		c, err := call.Start(ctx, o)
 		if err == nil {
 			c.End(0)
@@ -243,13 +245,13 @@ func TestRevocation(t *testing.T) {
 	// The dataplanes end with the operator, and leave their sessions to the next ones. Meanwhile another user is
 	// revoked.
 	carl, dora := s.dial(s.new("carl", frontDoor)), s.dial(s.new("dora", frontDoor))
-	bedtest.NoError(t, s.Operator.Stop(timeout))
+	harnesstest.NoError(t, s.Operator.Stop(timeout))
 	s.revoke("carl")
-	bedtest.NoError(t, s.StartOperator(t.Context()))
+	harnesstest.NoError(t, s.StartOperator(t.Context()))
 	back := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	bedtest.NoError(t, dora.AwaitMore(ctx, 5))
+	harnesstest.NoError(t, dora.AwaitMore(ctx, 5))
 	s.silent(carl)
 	if took := carl.LastEcho().Sub(back); took > within {
 		t.Errorf("the dataplane is back, and the call of the revoked user goes on for %s", took)
@@ -262,7 +264,7 @@ func TestRevocation(t *testing.T) {
 	}
 	s.dial(s.new("ann", backDoor)).End(timeout)
 
-	bedtest.NoError(t, s.ask(t.Context(), http.MethodDelete, "/v1/revocations/"+id, nil, nil))
+	harnesstest.NoError(t, s.ask(t.Context(), http.MethodDelete, "/v1/revocations/"+id, nil, nil))
 	if took := s.admitted(old[frontDoor]); took > within {
 		t.Errorf("lifted after %s", took)
 	}
@@ -281,7 +283,7 @@ metadata: {namespace: meet, name: leaked}
 spec: {credential: %q}
 `, ann.Username)
 	at := time.Now()
-	bedtest.NoError(t, s.Put("leaked.yaml", []byte(text)))
+	harnesstest.NoError(t, s.Put("leaked.yaml", []byte(text)))
 	s.silent(c)
 	if took := c.LastEcho().Sub(at); took > within {
 		t.Errorf("ended after %s", took)
@@ -295,7 +297,7 @@ spec: {credential: %q}
 		}
 		return err
 	})
-	bedtest.NoError(t, os.Remove(filepath.Join(s.Input(), "leaked.yaml")))
+	harnesstest.NoError(t, os.Remove(filepath.Join(s.Input(), "leaked.yaml")))
 	s.admitted(ann)
 	if stats := bob.End(timeout); stats.Lost > 0 || stats.Err != nil {
 		t.Errorf("call of another user: %s", stats)

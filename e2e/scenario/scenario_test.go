@@ -19,23 +19,23 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // timeout is that of conditions.
 const timeout = 20 * time.Second
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(4)
+	harnesstest.Parallel(4)
 	os.Exit(m.Run())
 }
 
 // TestScenario runs every scenario; TestScenario/NAME runs one.
 func TestScenario(t *testing.T) {
-	root := bedtest.Root(t)
-	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo)
+	root := harnesstest.Root(t)
+	bin := harnesstest.Build(t, harness.Operator, harness.Stunnerd, harness.Auth, harness.Echo)
 	testscript.Run(t, testscript.Params{
 		Dir:                "testdata",
 		Cmds:               commands(),
@@ -52,8 +52,8 @@ func TestScenario(t *testing.T) {
 
 // scenario holds the processes and calls of one scenario.
 type scenario struct {
-	stack    bed.Stack
-	programs map[string]*bed.Process // in addition to those of the stack
+	stack    harness.Stack
+	programs map[string]*harness.Process // in addition to those of the stack
 	calls    map[string]*call.Call
 	ctx      context.Context // ends with the scenario
 	roots    *x509.CertPool  // trusted certificates of the scenario
@@ -65,15 +65,15 @@ type key struct{}
 
 // newScenario prepares a scenario, and sets the environment of the script: folders, ports and URLs.
 func newScenario(env *testscript.Env, bin string) (*scenario, error) {
-	ports, err := bed.FreePorts()
-	admin, adminErr := bed.FreePorts() // for dataplanes and listeners that the scenario adds
+	ports, err := harness.FreePorts()
+	admin, adminErr := harness.FreePorts() // for dataplanes and listeners that the scenario adds
 	if err = errors.Join(err, adminErr); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &scenario{
-		stack:    bed.Stack{Bin: bin, Dir: filepath.Join(env.WorkDir, "stack"), Ports: ports},
-		programs: map[string]*bed.Process{}, calls: map[string]*call.Call{}, ctx: ctx, roots: x509.NewCertPool(),
+		stack:    harness.Stack{Bin: bin, Dir: filepath.Join(env.WorkDir, "stack"), Ports: ports},
+		programs: map[string]*harness.Process{}, calls: map[string]*call.Call{}, ctx: ctx, roots: x509.NewCertPool(),
 	}
 	env.Values[key{}] = s
 	env.Defer(func() {
@@ -117,7 +117,7 @@ func (s *scenario) close(t testscript.T) {
 	}
 }
 
-func (s *scenario) processes() []*bed.Process {
+func (s *scenario) processes() []*harness.Process {
 	all := s.stack.Parts()
 	for _, p := range s.programs {
 		all = append(all, p)
@@ -126,7 +126,7 @@ func (s *scenario) processes() []*bed.Process {
 }
 
 // process returns a started process by name.
-func (s *scenario) process(name string) (*bed.Process, error) {
+func (s *scenario) process(name string) (*harness.Process, error) {
 	for _, p := range s.processes() {
 		if p.Name == name {
 			return p, nil
@@ -139,5 +139,5 @@ func (s *scenario) process(name string) (*bed.Process, error) {
 func (s *scenario) until(cond func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
-	return bed.Until(ctx, cond)
+	return harness.Until(ctx, cond)
 }

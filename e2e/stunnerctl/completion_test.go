@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // shells are the command lines of interactive shells that read no files of the user, and their setup. In both, Ctrl-X
@@ -34,11 +34,11 @@ bindkey '^X' show
 
 // In a terminal with bash or zsh, the Tab key completes commands, flags, their values, and Gateways of a folder.
 func TestCompletion(t *testing.T) {
-	programs, home := bedtest.Build(t, bed.Stunnerctl), t.TempDir()
+	programs, home := harnesstest.Build(t, harness.Stunnerctl), t.TempDir()
 	status := filepath.Join(home, "out/status")
-	bedtest.NoError(t, os.MkdirAll(status, 0o700))
+	harnesstest.NoError(t, os.MkdirAll(status, 0o700))
 	write := func(path, text string) {
-		bedtest.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		harnesstest.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	for _, name := range []string{"front-door", "side-door"} {
 		write(filepath.Join(status, name+".yaml"), "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\n"+
@@ -81,12 +81,12 @@ func startTerminal(t *testing.T, command, dir, path string) terminal {
 	c := exec.Command("script", "--quiet", "--flush", "--return", "--command", command, "/dev/null")
 	c.Dir, c.Env = dir, []string{path, "HOME=" + dir, "TERM=dumb", "LANG=C.UTF-8", "SHELL=/bin/bash"}
 	in, err := c.StdinPipe()
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	out, err := c.StdoutPipe()
 	if err == nil {
 		err = c.Start()
 	}
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	t.Cleanup(func() {
 		_ = c.Process.Kill() // closes the terminal, which ends the shell
 		_ = c.Wait()

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // Each mistake in the input folder of a file provider is an error of doctor and why, which names the document or the
 // object. After its correction there are no findings. e2e/diagnose has all mistakes in objects.
 func TestMistakesInAFolder(t *testing.T) {
-	c := ctl{t, bedtest.Quickstart(t, "", bed.Stunnerctl)}
+	c := ctl{t, harnesstest.Quickstart(t, "", harness.Stunnerctl)}
 	commands := [][]string{{"doctor"}, {"why", "-n", "meet", "front-door"}}
 	for _, m := range []struct{ name, file, old, mistake, finding string }{
 		{"type of a field", "gateway.yaml", "protocol: TURN-UDP", "protocol: [TURN-UDP]", "ERROR gateway.yaml:13"},
@@ -30,7 +30,7 @@ func TestMistakesInAFolder(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			c.T = t
 			sound, err := os.ReadFile(filepath.Join(c.Input(), m.file))
-			bedtest.NoError(t, err)
+			harnesstest.NoError(t, err)
 			broken := strings.Replace(string(sound), m.old, m.mistake, 1)
 			if broken == string(sound) {
 				t.Fatalf("no %q in %s", m.old, m.file)
@@ -38,7 +38,7 @@ func TestMistakesInAFolder(t *testing.T) {
 			t.Cleanup(func() { _ = c.Put(m.file, sound) })
 			with := func(text string, want int) {
 				t.Helper()
-				bedtest.NoError(t, c.Put(m.file, []byte(text)))
+				harnesstest.NoError(t, c.Put(m.file, []byte(text)))
 				for _, command := range commands {
 					c.until(func() error {
 						out, errs, code := c.try(command...)

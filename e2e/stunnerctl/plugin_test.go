@@ -13,7 +13,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // manifest has the fields of a plugin in the API of krew that are used here.
@@ -44,15 +44,15 @@ type manifest struct {
 // is "kubectl stunner".
 func TestPlugin(t *testing.T) {
 	out := t.TempDir()
-	build := exec.CommandContext(t.Context(), filepath.Join(bedtest.Root(t), ".ci/plugin"), "v1.2.3", out)
+	build := exec.CommandContext(t.Context(), filepath.Join(harnesstest.Root(t), ".ci/plugin"), "v1.2.3", out)
 	build.Env = append(os.Environ(), "PLATFORMS="+runtime.GOOS+"/"+runtime.GOARCH)
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	text, err := os.ReadFile(filepath.Join(out, "krew.yaml"))
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	var m manifest
-	bedtest.NoError(t, yaml.UnmarshalStrict(text, &m))
+	harnesstest.NoError(t, yaml.UnmarshalStrict(text, &m))
 	// The name of the file is that of the plugin.
 	if m.APIVersion != "krew.googlecontainertools.github.com/v1alpha2" || m.Kind != "Plugin" || m.Metadata.Name != "stunner" ||
 		m.Spec.Version != "v1.2.3" || m.Spec.Homepage == "" || m.Spec.Description == "" || len(m.Spec.Platforms) != 1 ||
@@ -62,7 +62,7 @@ func TestPlugin(t *testing.T) {
 	p := m.Spec.Platforms[0]
 	archive := filepath.Join(out, filepath.Base(p.URI))
 	content, err := os.ReadFile(archive)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	if p.SHA256 != fmt.Sprintf("%x", sha256.Sum256(content)) || p.Selector.MatchLabels.OS != runtime.GOOS ||
 		p.Selector.MatchLabels.Arch != runtime.GOARCH || !strings.Contains(p.URI, "/releases/download/v1.2.3/") {
 		t.Errorf("%+v", p)

@@ -20,9 +20,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -31,7 +31,7 @@ const patience = 30 * time.Second
 // ctl is stunnerctl with the running product.
 type ctl struct {
 	*testing.T
-	*bed.Stack
+	*harness.Stack
 }
 
 // try runs stunnerctl with the output folder of the operator.
@@ -63,23 +63,23 @@ func (c ctl) until(cond func() error) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), patience)
 	defer cancel()
-	bedtest.NoError(c.T, bed.Until(ctx, func(context.Context) error { return cond() }))
+	harnesstest.NoError(c.T, harness.Until(ctx, func(context.Context) error { return cond() }))
 }
 
 // dial starts a call of a user with the credential that stunnerctl auth prints.
 func (c ctl) dial(user string) *call.Call {
 	c.Helper()
-	var ice bed.ICE
-	c.read(&ice, "auth", bed.GatewayID, "-u", user, "--show-secrets", "--auth-server-address", c.AuthURL())
+	var ice harness.ICE
+	c.read(&ice, "auth", harness.GatewayID, "-u", user, "--show-secrets", "--auth-server-address", c.AuthURL())
 	address, err := ice.Servers[0].Address(config.TURNUDP)
-	bedtest.NoError(c.T, err)
+	harnesstest.NoError(c.T, err)
 	started, err := call.Start(c.Context(), call.Options{
 		Gateway: address, Network: call.UDP, Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential,
 		Peer: c.Datagrams(),
 	})
-	bedtest.NoError(c.T, err)
+	harnesstest.NoError(c.T, err)
 	c.Cleanup(func() { started.End(0) })
-	bedtest.NoError(c.T, started.Await(c.Context(), 10))
+	harnesstest.NoError(c.T, started.Await(c.Context(), 10))
 	return started
 }
 
@@ -89,12 +89,12 @@ func (c ctl) sessions(args ...string) (all []string) {
 	var list struct {
 		Sessions []struct{ ID, User, Listener string }
 	}
-	c.read(&list, append([]string{"sessions", bed.GatewayID}, args...)...)
+	c.read(&list, append([]string{"sessions", harness.GatewayID}, args...)...)
 	for _, s := range list.Sessions {
 		if s.User == "ada" || s.User == "bob" {
 			c.Errorf("a user name is not hashed: %+v", s)
 		}
-		all = append(all, s.ID+" "+strings.TrimPrefix(s.Listener, bed.GatewayID+"/"))
+		all = append(all, s.ID+" "+strings.TrimPrefix(s.Listener, harness.GatewayID+"/"))
 	}
 	return all
 }
@@ -102,8 +102,8 @@ func (c ctl) sessions(args ...string) (all []string) {
 // Commands about calls list and end the calls of a user. Each other command prints its documented output, and no
 // secret. When the operator has ended, commands fail with an error.
 func TestCommandsDuringCalls(t *testing.T) {
-	c := ctl{t, bedtest.Quickstart(t, "", bed.Stunnerctl)}
-	id := bed.GatewayID
+	c := ctl{t, harnesstest.Quickstart(t, "", harness.Stunnerctl)}
+	id := harness.GatewayID
 	ada, bob := c.dial("ada"), c.dial("bob")
 	c.until(func() error {
 		var gateways []struct {
@@ -169,7 +169,7 @@ func TestCommandsDuringCalls(t *testing.T) {
 		t.Error("the server answers requests of the session that kick has ended")
 	}
 	// Echoes in flight when kick ended arrive before the next echoes of bob.
-	bedtest.NoError(t, bob.AwaitMore(t.Context(), 10))
+	harnesstest.NoError(t, bob.AwaitMore(t.Context(), 10))
 	last := ada.LastEcho()
 	if err := bob.AwaitMore(t.Context(), 20); err != nil {
 		t.Error("the call of bob:", err)
@@ -185,7 +185,7 @@ func TestCommandsDuringCalls(t *testing.T) {
 		t.Errorf("kick of a session: exit code %d, %s", code, errs)
 	}
 
-	bedtest.NoError(t, c.Operator.Kill())
+	harnesstest.NoError(t, c.Operator.Kill())
 	c.Operator = nil
 	if _, errs, code := c.try("status", id); code != 1 || !strings.Contains(errs, "no operator runs for this folder") {
 		t.Errorf("without operator: exit code %d, %s", code, errs)

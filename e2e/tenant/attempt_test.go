@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/e2e/internal/objects"
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -153,7 +153,7 @@ func (n *tenant) await(cond func(context.Context) error) {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), limit)
 	defer cancel()
-	n.must(bed.Until(ctx, cond))
+	n.must(harness.Until(ctx, cond))
 }
 
 // read parses YAML in which TENANT stands for the namespace.
@@ -233,7 +233,7 @@ func (n *tenant) says(object, want string) {
 	expression := regexp.MustCompile(want)
 	ctx, cancel := context.WithTimeout(n.Context(), soon)
 	defer cancel()
-	if err := bed.Until(ctx, func(ctx context.Context) error {
+	if err := harness.Until(ctx, func(ctx context.Context) error {
 		text, err := n.conditions(ctx, object)
 		if err == nil && !expression.MatchString(text) {
 			err = fmt.Errorf("conditions of %s:\n%s\nwant %s", object, text, want)

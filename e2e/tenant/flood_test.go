@@ -14,7 +14,7 @@ import (
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/objects"
 )
 
@@ -124,7 +124,7 @@ func (n *tenant) during(growth float64, flood func()) {
 		if took := change(); took > floodLatency+4*usual {
 			n.Errorf("changes of others take %s, and %s without the flood", took, usual)
 		}
-		if err := bed.Answers(run.Health+"/ready", http.StatusOK)(n.Context()); err != nil {
+		if err := harness.Answers(run.Health+"/ready", http.StatusOK)(n.Context()); err != nil {
 			n.Errorf("meanwhile: %v", err)
 		}
 	}
@@ -137,7 +137,7 @@ func (n *tenant) during(growth float64, flood func()) {
 // memory returns the memory of the operator in MiB.
 func (n *tenant) memory() float64 {
 	n.Helper()
-	bytes, err := bed.Metric(n.Context(), run.Health+"/metrics", "process_resident_memory_bytes")
+	bytes, err := harness.Metric(n.Context(), run.Health+"/metrics", "process_resident_memory_bytes")
 	n.must(err)
 	return bytes / (1 << 20)
 }

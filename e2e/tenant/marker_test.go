@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // markers are secret values by the name of the secret. A marker in a text shows that a Secret was read.
@@ -102,7 +102,8 @@ func reveal(text []byte, depth int, each func([]byte)) {
 const ownWords = "OWN-WORDS-OF-A-TENANT"
 
 // noSecretIsExposed searches for secrets of others in all objects that tenants may read, in the ConfigMaps and events
-// of the whole cluster, in logs and in metrics. What a tenant has written into a Secret of its own is in no other object.
+// of the whole cluster, in logs and in metrics. What a tenant has written into a Secret of its own is in no other
+// object.
 func noSecretIsExposed(t *testing.T) {
 	n := newTenant(t, attempt{})
 	reader, err := discovery.NewDiscoveryClientForConfig(run.Cluster.Admin.Config)
@@ -124,7 +125,7 @@ func noSecretIsExposed(t *testing.T) {
 	}
 	n.finds("log of the operator", []byte(run.OperatorProcess.Output()))
 	n.finds("log of the auth service", []byte(run.AuthProcess.Output()))
-	_, metrics, err := bed.Get(t.Context(), run.Health+"/metrics")
+	_, metrics, err := harness.Get(t.Context(), run.Health+"/metrics")
 	n.must(err)
 	n.finds("metrics of the operator", metrics)
 }

@@ -39,10 +39,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/objects"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -204,7 +204,7 @@ type product struct {
 var run *product
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(40)
+	harnesstest.Parallel(40)
 	ctrllog.SetLogger(logr.Discard())
 	os.Exit(m.Run())
 }
@@ -227,7 +227,7 @@ func start(t *testing.T) *product {
 	t.Cleanup(func() { must(control.Stop()) })
 	p := &product{markers: newMarkers(), before: map[string]config.Config{}}
 	row := regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|")
-	for _, found := range row.FindAllStringSubmatch(bedtest.Read(t, "docs/reference/annotations.md"), -1) {
+	for _, found := range row.FindAllStringSubmatch(harnesstest.Read(t, "docs/reference/annotations.md"), -1) {
 		p.annotations = append(p.annotations, found[1])
 	}
 	p.Env, err = env.New(ctx, env.Options{
@@ -245,7 +245,7 @@ func start(t *testing.T) *product {
 		name, after, _ := strings.Cut(rest, ")")
 		text = before + p.markers.of(name) + after
 	}
-	must(control.Apply(ctx, "", text+"---\n"+bedtest.Read(t, "kustomize/base/roles.yaml")))
+	must(control.Apply(ctx, "", text+"---\n"+harnesstest.Read(t, "kustomize/base/roles.yaml")))
 	for _, c := range patches {
 		var subresources []string
 		if c.subresource != "" {
@@ -253,7 +253,7 @@ func start(t *testing.T) *product {
 		}
 		must(control.Patch(ctx, c.namespace, c.object, types.MergePatchType, c.patch, subresources...))
 	}
-	chain, private, err := bed.Certificate()
+	chain, private, err := harness.Certificate()
 	must(err)
 	must(p.admin.Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: others, Name: "door"}, Type: corev1.SecretTypeTLS,

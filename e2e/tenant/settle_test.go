@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // settle waits until the operator has observed the generations of objects, and has processed them.
@@ -121,5 +121,5 @@ func (p *product) processOne(ctx context.Context, number int) error {
 	o.SetGroupVersionKind(kinds["static"])
 	o.SetNamespace("club")
 	o.SetName("last")
-	return bed.Until(ctx, p.processed(o))
+	return harness.Until(ctx, p.processed(o))
 }

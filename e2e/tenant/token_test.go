@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // Limits for the cost of a pod.
@@ -121,7 +121,7 @@ func tokenAttempts() (attempts []attempt) {
 				pods, err := run.Gateways[0].Dataplanes()
 				n.must(err)
 				refused := func(ctx context.Context) (float64, error) {
-					return bed.Metric(ctx, run.Health+"/metrics", "stunner_operator_discovery_refused_total")
+					return harness.Metric(ctx, run.Health+"/metrics", "stunner_operator_discovery_refused_total")
 				}
 				before, err := refused(n.Context())
 				n.must(err)

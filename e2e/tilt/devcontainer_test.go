@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 const patience = time.Minute
@@ -93,7 +93,7 @@ func uncommented(text string) []byte {
 // The wrapper script in the container runs the program with its arguments, restarts it on SIGHUP, and exits with its
 // exit code.
 func TestScript(t *testing.T) {
-	root := bedtest.Root(t)
+	root := harnesstest.Root(t)
 	match := regexp.MustCompile(`(?s)<<'EOF'[^\n]*\n(.*?\n)EOF\n`).FindStringSubmatch(
 		read(t, filepath.Join(root, ".ci/tilt/Dockerfile")),
 	)
@@ -114,7 +114,8 @@ func TestScript(t *testing.T) {
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, syscall.SIGHUP)
 	defer signal.Stop(heard)
-	p, err := bed.Start(bed.Command{Name: "service", Path: service, Args: []string{"an argument"}, Logs: t.TempDir()})
+	p, err := harness.Start(harness.Command{Name: "service", Path: service, Args: []string{"an argument"},
+		Logs: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // functions are the functions available to the Tiltfile with their parameters in order, as in
@@ -91,7 +91,7 @@ type desk struct {
 // open runs the Tiltfile for a cluster with Prometheus and Grafana.
 func open(t *testing.T) *desk {
 	t.Helper()
-	root := bedtest.Root(t)
+	root := harnesstest.Root(t)
 	d := &desk{root: root}
 	environment := starlark.StringDict{"TRIGGER_MODE_MANUAL": starlark.String("manual")}
 	for name := range functions {

@@ -15,12 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // flags are those of commands about the demo.
-func flags(s *bed.Stack) []string {
+func flags(s *harness.Stack) []string {
 	return []string{"--folder", s.Output(), "--auth-server-address", strings.TrimPrefix(s.AuthURL(), "http://")}
 }
 
@@ -34,18 +34,19 @@ type report struct {
 }
 
 // icetest runs icetest, and compares its output with the schema.
-func icetest(t *testing.T, s *bed.Stack, args ...string) (r report, code int) {
+func icetest(t *testing.T, s *harness.Stack, args ...string) (r report, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), slow)
 	defer cancel()
-	args = append(append([]string{"icetest", bed.GatewayID, "-o", "json", "--duration", "1s"}, flags(s)...), args...)
+	args = append(append([]string{"icetest", harness.GatewayID, "-o", "json", "--duration", "1s"}, flags(s)...),
+		args...)
 	var out, log bytes.Buffer
 	cmd := exec.CommandContext(ctx, filepath.Join(bin(), "stunnerctl"), args...)
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		t.Fatal(err)
 	}
-	bedtest.Conforms(t, "docs/icetest.schema.json", out.Bytes())
+	harnesstest.Conforms(t, "docs/icetest.schema.json", out.Bytes())
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("%v\n%s%s", err, out.String(), log.String())
 	}
@@ -65,7 +66,7 @@ func (r report) results() (all []string) {
 // page, and symmetric calls once a route allows them. Without a route, a test fails with the reason. It leaves no
 // allocation, also if it is interrupted.
 func TestIcetest(t *testing.T) {
-	s := bedtest.Quickstart(t, bed.Loopback)
+	s := harnesstest.Quickstart(t, harness.Loopback)
 	r, code := icetest(t, s)
 	if got := strings.Join(r.results(), ", "); code != 0 || r.Verdict != "pass" ||
 		got != "udp asymmetric pass, udp symmetric skip, tcp asymmetric pass, tcp symmetric skip" {
@@ -73,7 +74,7 @@ func TestIcetest(t *testing.T) {
 	}
 	t.Run("k8s", func(t *testing.T) {
 		for _, listener := range []string{"udp", "tcp"} {
-			args := append(flags(s), "-", "k8s://"+bed.GatewayID+":"+listener, "udp://"+s.Datagrams().String())
+			args := append(flags(s), "-", "k8s://"+harness.GatewayID+":"+listener, "udp://"+s.Datagrams().String())
 			returned(t, 1e6, args...)
 		}
 	})
@@ -98,7 +99,7 @@ spec:
 		return nil
 	})
 	for _, file := range []string{"udproute.yaml", "more.yaml"} {
-		bedtest.NoError(t, s.Put(file, []byte("# no route\n")))
+		harnesstest.NoError(t, s.Put(file, []byte("# no route\n")))
 	}
 	await(t, func(context.Context) error {
 		r, code := icetest(t, s, "udp")
@@ -114,31 +115,32 @@ func await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := bed.Until(ctx, cond); err != nil {
+	if err := harness.Until(ctx, cond); err != nil {
 		t.Error(err)
 	}
 }
 
 // interrupted: a run that a signal ends in the middle of a test prints a report that conforms to the schema and names
 // the failed test, and it leaves no allocation.
-func interrupted(t *testing.T, s *bed.Stack, end syscall.Signal) {
-	args := append([]string{"icetest", bed.GatewayID, "--duration", "30s", "-o", "json"}, flags(s)...)
+func interrupted(t *testing.T, s *harness.Stack, end syscall.Signal) {
+	args := append([]string{"icetest", harness.GatewayID, "--duration", "30s", "-o", "json"}, flags(s)...)
 	cmd := exec.CommandContext(t.Context(), filepath.Join(bin(), "stunnerctl"), args...)
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
-	// A program ignores a signal that its parent ignores, as after nohup, and does not ignore one that its parent handles.
+	// A program ignores a signal that its parent ignores, as after nohup, and does not ignore one that its parent
+	// handles.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, end)
 	defer signal.Stop(signals)
-	bedtest.NoError(t, cmd.Start())
+	harnesstest.NoError(t, cmd.Start())
 	allocations(t, s, 1)
-	bedtest.NoError(t, cmd.Process.Signal(end))
+	harnesstest.NoError(t, cmd.Process.Signal(end))
 	stuck := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
 	defer stuck.Stop()
 	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
 		t.Errorf("exit code %d\n%s", cmd.ProcessState.ExitCode(), log.String())
 	}
-	bedtest.Conforms(t, "docs/icetest.schema.json", out.Bytes())
+	harnesstest.Conforms(t, "docs/icetest.schema.json", out.Bytes())
 	var r report
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Verdict != "fail" {
 		t.Errorf("%v: %s", err, out.String())
@@ -147,7 +149,7 @@ func interrupted(t *testing.T, s *bed.Stack, end syscall.Signal) {
 }
 
 // allocations waits until the dataplane has n allocations.
-func allocations(t *testing.T, s *bed.Stack, n float64) {
+func allocations(t *testing.T, s *harness.Stack, n float64) {
 	t.Helper()
 	await(t, func(ctx context.Context) error {
 		got, err := s.Metric(ctx, "stunner_allocations_active")

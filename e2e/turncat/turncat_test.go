@@ -28,8 +28,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -44,9 +44,9 @@ const (
 // bin is the folder of the built programs.
 var bin = sync.OnceValue(func() string {
 	dir, err := os.MkdirTemp("", "turncat")
-	root, rootErr := bed.Root()
+	root, rootErr := harness.Root()
 	if err = errors.Join(err, rootErr); err == nil {
-		err = bed.Build(context.Background(), root, dir, bed.Stunnerd, bed.Stunnerctl)
+		err = harness.Build(context.Background(), root, dir, harness.Stunnerd, harness.Stunnerctl)
 	}
 	if err == nil {
 		err = os.Symlink("stunnerctl", filepath.Join(dir, "turncat"))
@@ -58,7 +58,7 @@ var bin = sync.OnceValue(func() string {
 })
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(4)
+	harnesstest.Parallel(4)
 	code := m.Run()
 	_ = os.RemoveAll(bin())
 	os.Exit(code)
@@ -84,23 +84,23 @@ func (s server) uri(transport string) string {
 }
 
 var (
-	static    = bedtest.Static("ada", "p@ss/w")
-	ephemeral = bedtest.Ephemeral("shared-by-two-programs")
+	static    = harnesstest.Static("ada", "p@ss/w")
+	ephemeral = harnesstest.Ephemeral("shared-by-two-programs")
 )
 
 // dataplane starts stunnerd with an echo peer at a loopback address. Its routes allow all ports but one.
 func dataplane(t *testing.T, auth config.Auth, host string) server {
 	t.Helper()
-	s := server{host: host, user: "ada:p%40ss%2Fw@", peer: bedtest.Echo(t, netip.MustParseAddr(host))}
+	s := server{host: host, user: "ada:p%40ss%2Fw@", peer: harnesstest.Echo(t, netip.MustParseAddr(host))}
 	if auth.Type == config.AuthEphemeral {
 		s.user = "secret:shared-by-two-programs@"
 	}
-	d := bedtest.StartDataplane(t, bin(), config.Config{
-		Auth: auth, Listeners: bedtest.Listeners(host),
+	d := harnesstest.StartDataplane(t, bin(), config.Config{
+		Auth: auth, Listeners: harnesstest.Listeners(host),
 		Clusters: []config.Cluster{
 			{Name: "test/peers", Type: config.Static, Endpoints: []string{"127.0.0.1:<1-65534>", "::1"}},
 		},
-	}, []netip.Addr{netip.MustParseAddr(bed.Loopback), netip.IPv6Loopback()})
+	}, []netip.Addr{netip.MustParseAddr(harness.Loopback), netip.IPv6Loopback()})
 	s.plain, s.tls, s.ca = d.Plain, d.Secure, d.CA
 	return s
 }
@@ -138,7 +138,7 @@ var transports = []string{"udp", "tcp", "tls", "dtls"}
 // both address families, with a static and an ephemeral credential. turncat requests a relayed address of the family of
 // the peer. With -i, it accepts every certificate.
 func TestEveryTransportCarriesAFile(t *testing.T) {
-	four, six := dataplane(t, static, bed.Loopback), dataplane(t, ephemeral, "::1")
+	four, six := dataplane(t, static, harness.Loopback), dataplane(t, ephemeral, "::1")
 	for _, transport := range transports {
 		t.Run(transport, func(t *testing.T) {
 			args := []string{"--turn-ca-file", four.ca, "-", four.uri(transport), "udp://" + four.peer.String()}
@@ -164,17 +164,18 @@ func TestCoturn(t *testing.T) {
 		{"secret:shared-by-two@", []string{"--use-auth-secret", "--static-auth-secret=shared-by-two"}},
 	} {
 		dir := t.TempDir()
-		chain, key, err := bed.Certificate()
-		bedtest.NoError(t, err)
+		chain, key, err := harness.Certificate()
+		harnesstest.NoError(t, err)
 		ca, private := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "key.pem")
 		for file, data := range map[string][]byte{ca: chain, private: key} {
-			bedtest.NoError(t, os.WriteFile(file, data, 0o600))
+			harnesstest.NoError(t, os.WriteFile(file, data, 0o600))
 		}
-		s := server{host: bed.Loopback, plain: bedtest.Port(t), tls: bedtest.Port(t), user: auth.user,
-			peer: bedtest.Echo(t, netip.MustParseAddr(bed.Loopback))}
-		bedtest.Start(t, bed.Command{Name: "turnserver", Path: path, Logs: dir, Args: append(auth.args,
+		s := server{host: harness.Loopback, plain: harnesstest.Port(t), tls: harnesstest.Port(t), user: auth.user,
+			peer: harnesstest.Echo(t, netip.MustParseAddr(harness.Loopback))}
+		harnesstest.Start(t, harness.Command{Name: "turnserver", Path: path, Logs: dir, Args: append(auth.args,
 			"--no-cli", "--log-file=stdout", "--simple-log", "--realm=turncat.example.org", "--allow-loopback-peers",
-			"--listening-ip="+bed.Loopback, "--relay-ip="+bed.Loopback, fmt.Sprintf("--listening-port=%d", s.plain),
+			"--listening-ip="+harness.Loopback, "--relay-ip="+harness.Loopback,
+			fmt.Sprintf("--listening-port=%d", s.plain),
 			fmt.Sprintf("--tls-listening-port=%d", s.tls), "--cert="+ca, "--pkey="+private,
 			"--pidfile="+filepath.Join(dir, "pid"), "--userdb="+filepath.Join(dir, "db"))},
 			func(ctx context.Context) error {
@@ -193,17 +194,17 @@ func TestCoturn(t *testing.T) {
 }
 
 // serve starts turncat for clients of a network, and returns their address.
-func serve(t *testing.T, client string, s server, args ...string) *bed.Process {
+func serve(t *testing.T, client string, s server, args ...string) *harness.Process {
 	t.Helper()
 	args = append(args, "-v", client, s.uri("udp"), "udp://"+s.peer.String())
-	command := bed.Command{Name: "turncat", Path: filepath.Join(bin(), "turncat"), Args: args, Logs: t.TempDir()}
-	p := bedtest.Start(t, command, func(context.Context) error { return nil })
+	command := harness.Command{Name: "turncat", Path: filepath.Join(bin(), "turncat"), Args: args, Logs: t.TempDir()}
+	p := harnesstest.Start(t, command, func(context.Context) error { return nil })
 	logs(t, p, "listening")
 	return p
 }
 
 // logs waits until the log of a program matches a pattern.
-func logs(t *testing.T, p *bed.Process, pattern string) {
+func logs(t *testing.T, p *harness.Process, pattern string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -216,7 +217,7 @@ func logs(t *testing.T, p *bed.Process, pattern string) {
 func exchange(t *testing.T, conn net.Conn, message string) {
 	t.Helper()
 	buf := make([]byte, 2048)
-	bedtest.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	harnesstest.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	if _, err := io.WriteString(conn, message); err != nil {
 		t.Fatal(err)
 	}
@@ -228,15 +229,16 @@ func exchange(t *testing.T, conn net.Conn, message string) {
 // TestClientsHaveAllocationsOfTheirOwn: listeners serve several clients at once. Statistics count them, and the number
 // of clients is bounded.
 func TestClientsHaveAllocationsOfTheirOwn(t *testing.T) {
-	s := dataplane(t, ephemeral, bed.Loopback)
+	s := dataplane(t, ephemeral, harness.Loopback)
 	socket := filepath.Join(t.TempDir(), "socket")
-	for network, address := range map[string]string{"udp": bedtest.Address(t), "tcp": bedtest.Address(t), "unix": socket} {
+	for network, address := range map[string]string{"udp": harnesstest.Address(t), "tcp": harnesstest.Address(t),
+		"unix": socket} {
 		t.Run(network, func(t *testing.T) {
 			p := serve(t, network+"://"+address, s, "--max-clients", "3")
 			var conns []net.Conn
 			for i := range 3 {
 				conn, err := net.Dial(network, address)
-				bedtest.NoError(t, err)
+				harnesstest.NoError(t, err)
 				defer conn.Close()
 				conns = append(conns, conn)
 				exchange(t, conn, fmt.Sprint("x", i)) // shorter than four bytes, which STUNConn of pion/turn delays
@@ -245,14 +247,14 @@ func TestClientsHaveAllocationsOfTheirOwn(t *testing.T) {
 				exchange(t, conn, fmt.Sprint("again from client ", i))
 			}
 			fourth, err := net.Dial(network, address)
-			bedtest.NoError(t, err)
+			harnesstest.NoError(t, err)
 			defer fourth.Close()
 			_ = fourth.SetReadDeadline(time.Now().Add(time.Second))
 			_, _ = io.WriteString(fourth, "no place")
 			if n, err := fourth.Read(make([]byte, 9)); err == nil {
 				t.Errorf("a fourth client got %d bytes", n)
 			}
-			bedtest.NoError(t, p.Signal(syscall.SIGUSR1))
+			harnesstest.NoError(t, p.Signal(syscall.SIGUSR1))
 			logs(t, p, `(?m)^clients +3, active 3, refused [1-9]`)
 			if err := p.Stop(patience); err != nil || p.Err() != nil {
 				t.Errorf("%v %v", err, p.Err())
@@ -263,11 +265,11 @@ func TestClientsHaveAllocationsOfTheirOwn(t *testing.T) {
 
 // TestIdleClientsEnd: a UDP client that is idle loses its allocation, and gets another one when it sends again.
 func TestIdleClientsEnd(t *testing.T) {
-	s := dataplane(t, static, bed.Loopback)
-	address := bedtest.Address(t)
+	s := dataplane(t, static, harness.Loopback)
+	address := harnesstest.Address(t)
 	p := serve(t, "udp://"+address, s, "--idle", "300ms")
 	conn, err := net.Dial("udp", address)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	defer conn.Close()
 	exchange(t, conn, "first")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -286,9 +288,9 @@ func TestIdleClientsEnd(t *testing.T) {
 // TestErrorsNameTheCause: a refusal of the server, a wrong name and a missing echo end turncat with an error that names
 // the cause, and no error contains the password.
 func TestErrorsNameTheCause(t *testing.T) {
-	s := dataplane(t, static, bed.Loopback)
+	s := dataplane(t, static, harness.Loopback)
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	defer silent.Close()
 	at := func(user string) string {
 		return server{host: s.host, plain: s.plain, tls: s.tls, user: user}.uri("udp")
@@ -332,12 +334,12 @@ func TestErrorsNameTheCause(t *testing.T) {
 
 // TestUDPClientLogsAPortWithoutARoute: turncat logs the refusal of each attempt, with growing pauses between them.
 func TestUDPClientLogsAPortWithoutARoute(t *testing.T) {
-	s := dataplane(t, static, bed.Loopback)
+	s := dataplane(t, static, harness.Loopback)
 	s.peer = netip.AddrPortFrom(s.peer.Addr(), 65535)
-	client := bedtest.Address(t)
+	client := harnesstest.Address(t)
 	p := serve(t, "udp://"+client, s)
 	conn, err := net.Dial("udp", client)
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	defer conn.Close()
 	for _, pause := range []string{"1s", "2s"} {
 		if _, err := conn.Write([]byte("hello")); err != nil {

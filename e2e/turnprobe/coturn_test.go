@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/probe"
 )
 
@@ -47,15 +47,16 @@ func startCoturn(t *testing.T) netip.AddrPort {
 	if err != nil {
 		t.Fatal("turnserver is not installed: run `sudo apt-get install --yes coturn`")
 	}
-	dir, port := t.TempDir(), bedtest.Port(t)
+	dir, port := t.TempDir(), harnesstest.Port(t)
 	args := []string{
 		"-n", "--no-cli", "--no-tls", "--no-dtls", "--lt-cred-mech", "-u", user + ":" + password, "-r", realm,
-		"-L", bed.Loopback, "-E", bed.Loopback, "--listening-port", strconv.Itoa(port), "--allow-loopback-peers",
+		"-L", harness.Loopback, "-E", harness.Loopback, "--listening-port", strconv.Itoa(port),
+		"--allow-loopback-peers",
 		"--denied-peer-ip=192.0.2.1",
 		"--db=" + dir + "/users.db", "--log-file=stdout", "--pidfile=" + dir + "/pid",
 	}
-	address := fmt.Sprintf("%s:%d", bed.Loopback, port)
-	bedtest.Start(t, bed.Command{
+	address := fmt.Sprintf("%s:%d", harness.Loopback, port)
+	harnesstest.Start(t, harness.Command{
 		Name: "turnserver", Path: path, Args: args, Dir: dir, Logs: dir,
 	}, func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/probe"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -24,7 +24,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(3) // both address families of stunnerd, and coturn
+	harnesstest.Parallel(3) // both address families of stunnerd, and coturn
 	os.Exit(m.Run())
 }
 
@@ -92,15 +92,15 @@ var peerPorts = [2]uint16{18000, 31999}
 
 // startStunnerd starts stunnerd with routes to the peers of the prober, and to addresses that must be refused although
 // a route names them.
-func startStunnerd(t *testing.T) *bedtest.Dataplane {
+func startStunnerd(t *testing.T) *harnesstest.Dataplane {
 	t.Helper()
 	peers := func(address string) string { return fmt.Sprintf("%s:<%d-%d>", address, peerPorts[0], peerPorts[1]) }
-	auth := bedtest.Ephemeral(secret)
+	auth := harnesstest.Ephemeral(secret)
 	auth.Realm = realm
 	auth.Credentials[config.KeyUsername], auth.Credentials[config.KeyPassword] = user, password
-	return bedtest.StartDataplane(t, bedtest.Build(t, bed.Stunnerd), config.Config{
+	return harnesstest.StartDataplane(t, harnesstest.Build(t, harness.Stunnerd), config.Config{
 		Admin: config.Admin{LogLevel: "all:WARN", UserQuota: quota}, Auth: auth,
-		Listeners: bedtest.Listeners(config.DefaultAddress),
+		Listeners: harnesstest.Listeners(config.DefaultAddress),
 		Clusters: []config.Cluster{
 			{Name: "test/peers", Type: config.Static, Endpoints: []string{peers("127.0.0.1"), peers("::1")}},
 			{Name: "test/forbidden", Type: config.Static, Endpoints: []string{

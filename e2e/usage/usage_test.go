@@ -17,16 +17,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
 func TestMain(m *testing.M) {
-	bedtest.Parallel(1)
+	harnesstest.Parallel(1)
 	os.Exit(netns.Main(m.Run, netns.UsualSendBuffers))
 }
 
@@ -165,7 +165,7 @@ func (p *product) ask(ctx context.Context, key, query string) (status int, a ans
 		return 0, a, err
 	}
 	req.Header.Set("Authorization", "Bearer "+key)
-	status, body, err := bed.Do(req)
+	status, body, err := harness.Do(req)
 	if err == nil && status == http.StatusOK {
 		err = json.Unmarshal(body, &a)
 	}

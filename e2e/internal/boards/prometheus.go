@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // Prometheus is a client of the Prometheus HTTP API.
@@ -20,7 +20,7 @@ func (p Prometheus) Ask(ctx context.Context, what string, into any, parameters .
 	for i := 0; i < len(parameters); i += 2 {
 		query.Add(parameters[i], parameters[i+1])
 	}
-	code, body, err := bed.Get(ctx, p.URL+"/api/v1/"+what+"?"+query.Encode())
+	code, body, err := harness.Get(ctx, p.URL+"/api/v1/"+what+"?"+query.Encode())
 	if err != nil {
 		return err
 	}

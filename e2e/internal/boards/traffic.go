@@ -5,8 +5,8 @@ import (
 	"net"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // Traffic makes typical traffic at a gateway until end is called: one long call, short calls, calls with a wrong
@@ -39,7 +39,7 @@ func Traffic(ctx context.Context, good call.Options, auth string) (end func(), e
 			}
 			_, _ = call.Start(ctx, wrong) // the gateway refuses it
 			_, _ = noise.Write([]byte("noise"))
-			_, _, _ = bed.Get(ctx, auth+"/ice?service=turn")
+			_, _, _ = harness.Get(ctx, auth+"/ice?service=turn")
 		}
 	}()
 	return func() { close(stop); <-stopped; long.End(0); noise.Close() }, nil

@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // Limits: of the start of a browser and of operations in it. Both take seconds; a busy machine may need longer.
@@ -108,16 +108,16 @@ func WithoutLoopback(c *exec.Cmd) error {
 // OpenBy is Open with a function that starts the browser.
 func OpenBy(t *testing.T, start func(*exec.Cmd) error, url string, authorities ...string) *Page {
 	t.Helper()
-	suite := filepath.Join(bedtest.Root(t), "e2e/browser")
+	suite := filepath.Join(harnesstest.Root(t), "e2e/browser")
 	cmd := exec.Command("node", filepath.Join(suite, "drive.mjs"), chromium(t, suite), t.TempDir(), url)
 	cmd.Env = append(os.Environ(), "HOME="+home(t, authorities))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	input, err := cmd.StdinPipe()
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	output, err := cmd.StdoutPipe()
-	bedtest.NoError(t, err)
+	harnesstest.NoError(t, err)
 	if err := start(cmd); err != nil {
 		t.Fatalf("start node: %v: run `sudo apt-get install --yes nodejs npm`", err)
 	}
@@ -146,7 +146,7 @@ func home(t *testing.T, authorities []string) string {
 	t.Helper()
 	dir := t.TempDir()
 	store := filepath.Join(dir, ".pki", "nssdb")
-	bedtest.NoError(t, os.MkdirAll(store, 0o700))
+	harnesstest.NoError(t, os.MkdirAll(store, 0o700))
 	certutil := func(args ...string) {
 		t.Helper()
 		out, err := exec.Command("certutil", append([]string{"-d", "sql:" + store}, args...)...).CombinedOutput()
@@ -256,10 +256,10 @@ func (p *Page) Tell(command string) {
 }
 
 // Gather makes the page gather relay candidates from an ICE server.
-func (p *Page) Gather(server bed.ICEServer) Gathered {
+func (p *Page) Gather(server harness.ICEServer) Gathered {
 	p.t.Helper()
 	text, err := json.Marshal(server)
-	bedtest.NoError(p.t, err)
+	harnesstest.NoError(p.t, err)
 	p.Tell("gather " + string(text))
 	p.mu.Lock()
 	defer p.mu.Unlock()

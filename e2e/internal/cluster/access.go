@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // lifetime is the validity of certificates and tokens. It exceeds the run time of any test.
@@ -107,7 +107,7 @@ func (a *authority) server() (chain, private []byte, err error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IPAddresses: []net.IP{net.ParseIP(bed.Loopback)},
+		IPAddresses: []net.IP{net.ParseIP(harness.Loopback)},
 	})
 }
 

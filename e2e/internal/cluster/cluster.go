@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // patience is the timeout of a start. On an idle machine a start takes seconds.
@@ -40,9 +40,9 @@ type Cluster struct {
 	program string // binary of all components
 	ca      *authority
 	url     string
-	etcd    *bed.Process
-	api     *bed.Process
-	manager *bed.Process
+	etcd    *harness.Process
+	api     *harness.Process
+	manager *harness.Process
 	clients clients
 	audit   auditLog
 }
@@ -78,10 +78,10 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 }
 
 func (c *Cluster) start(ctx context.Context, o Options) (err error) {
-	if c.root, err = bed.Root(); err != nil {
+	if c.root, err = harness.Root(); err != nil {
 		return err
 	}
-	control, err := bed.Published(ctx, c.root, "kube")
+	control, err := harness.Published(ctx, c.root, "kube")
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (c *Cluster) start(ctx context.Context, o Options) (err error) {
 // Stop ends the cluster and removes its files. It returns an error if a component exited before.
 func (c *Cluster) Stop() error {
 	var errs []error
-	for _, p := range []*bed.Process{c.manager, c.api, c.etcd} {
+	for _, p := range []*harness.Process{c.manager, c.api, c.etcd} {
 		if p == nil {
 			continue
 		}

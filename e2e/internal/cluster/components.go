@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // issuer is the issuer of ServiceAccount tokens, as kubeadm sets it. It is also the default audience of tokens.
@@ -38,8 +38,8 @@ var controllers = []string{
 
 func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 
-func (c *Cluster) command(component string, args ...string) bed.Command {
-	return bed.Command{
+func (c *Cluster) command(component string, args ...string) harness.Command {
+	return harness.Command{
 		Name: component, Path: c.program, Args: append([]string{component}, args...), Dir: c.dir, Logs: c.dir,
 		Death: syscall.SIGKILL, // a paused API server would not handle SIGTERM until SIGCONT
 	}
@@ -69,17 +69,17 @@ func (c *Cluster) startServer(ctx context.Context, roomy bool) (err error) {
 	}
 	c.Admin.Config.QPS = -1 // no client-side rate limit
 
-	c.etcd, err = bed.Start(c.command("etcd", append(quota, "--data-dir="+c.file("etcd"), "--unsafe-no-fsync",
+	c.etcd, err = harness.Start(c.command("etcd", append(quota, "--data-dir="+c.file("etcd"), "--unsafe-no-fsync",
 		"--log-level=warn", "--listen-client-urls=http://"+store, "--advertise-client-urls=http://"+store,
-		"--listen-peer-urls=http://"+bed.Loopback+":0")...))
+		"--listen-peer-urls=http://"+harness.Loopback+":0")...))
 	if err != nil {
 		return err
 	}
-	if err := c.etcd.Until(ctx, bed.Answers("http://"+store+"/health", http.StatusOK)); err != nil {
+	if err := c.etcd.Until(ctx, harness.Answers("http://"+store+"/health", http.StatusOK)); err != nil {
 		return logged(c.etcd, err)
 	}
 	host, port, _ := strings.Cut(address, ":")
-	c.api, err = bed.Start(c.command("kube-apiserver", append(ports,
+	c.api, err = harness.Start(c.command("kube-apiserver", append(ports,
 		"--etcd-servers=http://"+store,
 		"--bind-address="+host, "--advertise-address="+host, "--secure-port="+port,
 		"--endpoint-reconciler-type=none", // Endpoints must not contain loopback addresses
@@ -101,8 +101,8 @@ func (c *Cluster) startServer(ctx context.Context, roomy bool) (err error) {
 }
 
 func freeAddress() (string, error) {
-	port, err := bed.FreePort()
-	return net.JoinHostPort(bed.Loopback, strconv.Itoa(port)), err
+	port, err := harness.FreePort()
+	return net.JoinHostPort(harness.Loopback, strconv.Itoa(port)), err
 }
 
 // writeFiles writes the keys, certificates and config files of the components.
@@ -131,7 +131,7 @@ func (c *Cluster) startManager(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.manager, err = bed.Start(c.command("kube-controller-manager",
+	c.manager, err = harness.Start(c.command("kube-controller-manager",
 		"--kubeconfig="+manager.Kubeconfig, "--kube-api-qps=200", "--kube-api-burst=400",
 		"--leader-elect=false",
 		"--secure-port=0",
@@ -176,13 +176,13 @@ func (c *Cluster) awaitServer(ctx context.Context) error {
 func (c *Cluster) Pause() error { return c.api.Signal(syscall.SIGSTOP) }
 
 // Server returns the process of the API server.
-func (c *Cluster) Server() *bed.Process { return c.api }
+func (c *Cluster) Server() *harness.Process { return c.api }
 
 // Resume continues a paused API server.
 func (c *Cluster) Resume() error { return c.api.Signal(syscall.SIGCONT) }
 
 // logged adds the last log lines of a process to an error.
-func logged(p *bed.Process, err error) error {
+func logged(p *harness.Process, err error) error {
 	if err == nil {
 		return nil
 	}

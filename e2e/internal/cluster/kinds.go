@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/client-go/discovery"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // served are the API group versions that discovery must list before clients can find our kinds.
@@ -97,7 +97,7 @@ func (c *Cluster) known(ctx context.Context, versions ...string) error {
 // module returns the folder of a module. A path without a version means the version in the operator's go.mod.
 func module(ctx context.Context, root, path string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", path)
-	cmd.Dir = filepath.Join(root, bed.Operator)
+	cmd.Dir = filepath.Join(root, harness.Operator)
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	out, err := cmd.Output()
 	var module struct{ Dir, Error string }

@@ -17,7 +17,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
@@ -41,7 +41,7 @@ func (e *Env) startAuth(ctx context.Context) error {
 	host := e.input.address().String()
 	var ports [2]int
 	for i := range ports {
-		port, err := bed.FreePort()
+		port, err := harness.FreePort()
 		if err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func (e *Env) askAuth(ctx context.Context, method, path, bearer string, question
 	if bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+bearer)
 	}
-	code, body, err = bed.Do(req)
+	code, body, err = harness.Do(req)
 	if err == nil && code >= http.StatusBadRequest {
 		err = fmt.Errorf("%s %s: status %d: %s", method, path, code, body)
 	}
@@ -240,8 +240,8 @@ func (g *Gateway) CredentialWith(
 	return g.mint(user, c, time.Now())
 }
 
-// CredentialAt makes a credential of an hour, which begins at a time, with the key of the Gateway. The credentials of the shape
-// are ephemeral.
+// CredentialAt makes a credential of an hour, which begins at a time, with the key of the Gateway. The credentials of
+// the shape are ephemeral.
 func (g *Gateway) CredentialAt(user string, at time.Time) (username, password string, err error) {
 	return g.mint(user, credential.Caveats{}, at)
 }

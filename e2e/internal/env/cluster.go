@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/kubelet"
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
@@ -69,7 +69,7 @@ func (c *inCluster) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	for _, port := range []*int{&c.ports.discovery, &c.ports.health} {
-		if *port, err = bed.FreePort(); err != nil {
+		if *port, err = harness.FreePort(); err != nil {
 			return err
 		}
 	}
@@ -230,7 +230,8 @@ func (c *inCluster) home(port int) string {
 	return net.JoinHostPort(c.families(c.Net.Home)[0].String(), strconv.Itoa(port))
 }
 
-// deploymentYAML returns a Deployment of one pod of the product, with a token for config discovery and files of a ConfigMap.
+// deploymentYAML returns a Deployment of one pod of the product, with a token for config discovery and files of a
+// ConfigMap.
 func (c *inCluster) deploymentYAML(name, account string, health int, arguments []string, more string) string {
 	quoted := make([]string, len(arguments))
 	for i, a := range arguments {
@@ -320,13 +321,13 @@ func (c *inCluster) startAuth(ctx context.Context, a *authService) error {
 }
 
 // awaitProgram waits until the pod of a Deployment runs another process than the given one, and is ready.
-func (c *inCluster) awaitProgram(ctx context.Context, name, health string, before *bed.Process) error {
+func (c *inCluster) awaitProgram(ctx context.Context, name, health string, before *harness.Process) error {
 	return c.Await(ctx, "start of "+name, func(ctx context.Context) error {
 		pods := c.kubelet.Pods(c.system, "app", name)
 		if len(pods) != 1 || pods[0].Process() == nil || pods[0].Process() == before {
 			return errors.New("it does not run")
 		}
-		return pods[0].Process().Until(ctx, bed.Answers("http://"+health+"/ready", http.StatusOK))
+		return pods[0].Process().Until(ctx, harness.Answers("http://"+health+"/ready", http.StatusOK))
 	})
 }
 
@@ -338,7 +339,7 @@ func (c *inCluster) restart(ctx context.Context, operator, auth bool) error {
 	if auth {
 		programs[authName] = c.auth.health
 	}
-	before := map[string]*bed.Process{}
+	before := map[string]*harness.Process{}
 	for name := range programs {
 		pods := c.kubelet.Pods(c.system, "app", name)
 		if len(pods) != 1 {

@@ -20,7 +20,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
@@ -43,7 +43,7 @@ func (e *Env) getAs(ctx context.Context, url, token string) ([]byte, error) {
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	code, body, err := bed.DoBy(client, req)
+	code, body, err := harness.DoBy(client, req)
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("get %s: status %d: %s", url, code, body)
 	}
@@ -56,7 +56,7 @@ func (e *Env) Metric(ctx context.Context, d Dataplane, name string) (float64, er
 	if err != nil {
 		return 0, err
 	}
-	return bed.Sum(string(page), name)
+	return harness.Sum(string(page), name)
 }
 
 // Output is what a run of stunnerctl has printed.
@@ -141,7 +141,7 @@ func (e *Env) StatusOf(ctx context.Context, d Dataplane) (st inspection.Status, 
 	client := &http.Client{
 		Timeout: wait, Transport: &http.Transport{DisableKeepAlives: true, DialContext: d.Net.Dial},
 	}
-	code, body, err := bed.GetBy(ctx, client, "http://"+net.JoinHostPort(host, admin.Port())+"/status")
+	code, body, err := harness.GetBy(ctx, client, "http://"+net.JoinHostPort(host, admin.Port())+"/status")
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("status %d: %s", code, body)
 	}
@@ -193,8 +193,8 @@ func (e *Env) CredentialFlags(ctx context.Context, g *Gateway) ([]string, error)
 	return []string{"--user", username, "--password-file", file}, err
 }
 
-// callerFlags returns CredentialFlags, and the flag that names the CAs if TLS ends at a load balancer, whose certificate
-// stunnerctl does not know.
+// callerFlags returns CredentialFlags, and the flag that names the CAs if TLS ends at a load balancer, whose
+// certificate stunnerctl does not know.
 func (e *Env) callerFlags(ctx context.Context, g *Gateway) ([]string, error) {
 	flags, err := e.CredentialFlags(ctx, g)
 	if err != nil || !e.Shape.place().tls {
@@ -228,11 +228,12 @@ func (e *Env) Namespaces() []string { return e.namespaces() }
 
 // ControlPlane has the addresses of the programs of a product in a cluster.
 type ControlPlane struct {
-	// Discovery is the URL of config discovery, CAFile the file with its CA, and Health the URL of the operator's probes.
+	// Discovery is the URL of config discovery, CAFile the file with its CA, and Health the URL of the operator's
+	// probes.
 	Discovery, CAFile, Health string
 	// Auth is the URL of the auth service.
 	Auth                         string
-	OperatorProcess, AuthProcess *bed.Process
+	OperatorProcess, AuthProcess *harness.Process
 	// AuthPod is the name of the pod of the auth service.
 	AuthPod string
 }
@@ -244,7 +245,8 @@ func (e *Env) ControlPlane(ctx context.Context) (p ControlPlane, err error) {
 		Discovery: "https://" + c.home(c.ports.discovery), Health: "http://" + c.home(c.ports.health),
 		Auth: "http://" + e.auth.address,
 	}
-	for name, process := range map[string]**bed.Process{operatorName: &p.OperatorProcess, authName: &p.AuthProcess} {
+	for name, process := range map[string]**harness.Process{operatorName: &p.OperatorProcess,
+		authName: &p.AuthProcess} {
 		pods := c.kubelet.Pods(c.system, "app", name)
 		if len(pods) != 1 {
 			return p, fmt.Errorf("%s has %d pods", name, len(pods))
@@ -258,7 +260,8 @@ func (e *Env) ControlPlane(ctx context.Context) (p ControlPlane, err error) {
 	return p, err
 }
 
-// PatchStatus merges JSON into the status of an object, KIND/NAME, as its controller does. The shape has Input APIServer.
+// PatchStatus merges JSON into the status of an object, KIND/NAME, as its controller does. The shape has Input
+// APIServer.
 func (e *Env) PatchStatus(ctx context.Context, namespace, object, text string) error {
 	return e.Cluster.Patch(ctx, namespace, object, types.MergePatchType, text, "status")
 }

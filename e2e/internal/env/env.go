@@ -35,8 +35,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
 
@@ -112,7 +112,8 @@ type input interface {
 	update(ctx context.Context) error
 	// ctl returns the flags of stunnerctl.
 	ctl(ctx context.Context) ([]string, error)
-	// ctlPeer are the addresses of media servers that stunnerctl makes, in the network in which ctlHost calls a function.
+	// ctlPeer are the addresses of media servers that stunnerctl makes, in the network in which ctlHost calls a
+	// function.
 	ctlPeer() topology.Both[netip.Addr]
 	ctlHost(func())
 	// host calls a function in the network of the control plane, and address is an address there.
@@ -157,7 +158,7 @@ func New(ctx context.Context, o Options) (*Env, error) {
 }
 
 func (e *Env) make(ctx context.Context) (err error) {
-	if e.root, err = bed.Root(); err != nil {
+	if e.root, err = harness.Root(); err != nil {
 		return err
 	}
 	// Containers run as another user, and need to reach their programs and volumes.
@@ -170,7 +171,8 @@ func (e *Env) make(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := bed.Build(ctx, e.root, e.Dir, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo, bed.Stunnerctl); err != nil {
+	if err := harness.Build(ctx, e.root, e.Dir, harness.Operator, harness.Stunnerd, harness.Auth, harness.Echo,
+		harness.Stunnerctl); err != nil {
 		return err
 	}
 	nodes := 1
@@ -251,7 +253,7 @@ func (e *Env) Close() (err error) {
 func (e *Env) Await(ctx context.Context, what string, cond func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, Limit, fmt.Errorf("not within %s", Limit))
 	defer cancel()
-	if err := bed.Until(ctx, givingUp(ctx, cond)); err != nil {
+	if err := harness.Until(ctx, givingUp(ctx, cond)); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
@@ -281,7 +283,7 @@ func givingUp(ctx context.Context, cond func(context.Context) error) func(contex
 		case since.IsZero():
 			since = time.Now()
 		case time.Since(since) > failingLimit:
-			return bed.Final(err)
+			return harness.Final(err)
 		}
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -24,7 +24,7 @@ import (
 // inFolder is the product with a folder of YAML. Everything runs in the network of the first node.
 type inFolder struct {
 	*Env
-	operator, auth    *bed.Process
+	operator, auth    *harness.Process
 	discovery, health int // ports of the operator
 	// admin are the endpoints of the dataplanes, by the id of their Gateway. They do not change.
 	admin map[string]config.Admin
@@ -45,7 +45,7 @@ func (f *inFolder) prepare(context.Context) (err error) {
 		}
 	}
 	for _, port := range []*int{&f.discovery, &f.health} {
-		if *port, err = bed.FreePort(); err != nil {
+		if *port, err = harness.FreePort(); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func (f *inFolder) clientAddresses() []netip.Addr {
 }
 
 // at returns a port of the loopback address of the host. stunnerctl reads a folder on the host of the operator only.
-func at(port int) string { return net.JoinHostPort(bed.Loopback, strconv.Itoa(port)) }
+func at(port int) string { return net.JoinHostPort(harness.Loopback, strconv.Itoa(port)) }
 
 func (f *inFolder) startOperator(ctx context.Context) (err error) {
 	var addresses []string
@@ -84,11 +84,13 @@ func (f *inFolder) startOperator(ctx context.Context) (err error) {
 		addresses = append(addresses, a.String())
 	}
 	f.host(func() {
-		f.operator, err = bed.Start(bed.Command{Name: "operator", Path: f.Env.program("operator"), Logs: f.Dir, Args: []string{
-			"--provider=file", "--input", f.in(), "--output", f.out(), "--address", strings.Join(addresses, ","),
-			"--controller-name", f.controller, "--discovery-address", at(f.discovery), "--health-address", at(f.health), "--stunnerd", f.stunnerd(),
-			"--stop-grace", "1s", "--log=all:DEBUG",
-		}})
+		f.operator, err = harness.Start(harness.Command{Name: "operator", Path: f.Env.program("operator"), Logs: f.Dir,
+			Args: []string{
+				"--provider=file", "--input", f.in(), "--output", f.out(), "--address", strings.Join(addresses, ","),
+				"--controller-name", f.controller, "--discovery-address", at(f.discovery),
+				"--health-address", at(f.health), "--stunnerd", f.stunnerd(),
+				"--stop-grace", "1s", "--log=all:DEBUG",
+			}})
 	})
 	if err != nil {
 		return err
@@ -103,7 +105,8 @@ func (f *inFolder) startAuth(ctx context.Context, a *authService) (err error) {
 		"--config", "http://" + at(f.discovery), "--discovery-token-file", f.tokenFile(), "--revocations", f.in(),
 	}, a.arguments...)
 	f.host(func() {
-		f.auth, err = bed.Start(bed.Command{Name: "auth", Path: f.Env.program("auth"), Args: arguments, Logs: f.Dir})
+		f.auth, err = harness.Start(harness.Command{Name: "auth", Path: f.Env.program("auth"), Args: arguments,
+			Logs: f.Dir})
 	})
 	if err != nil {
 		return err
@@ -244,7 +247,7 @@ func (f *inFolder) dataplanes(g *Gateway) ([]Dataplane, error) {
 		Signal: func(s syscall.Signal) error { return syscall.Kill(pid, s) },
 		Stop:   func(context.Context) error { return syscall.Kill(pid, syscall.SIGTERM) },
 		Log: func() []string {
-			return bed.Tail(filepath.Join(f.out(), "logs", g.Namespace+"_"+g.Name+".log"), 20)
+			return harness.Tail(filepath.Join(f.out(), "logs", g.Namespace+"_"+g.Name+".log"), 20)
 		},
 	}}, nil
 }

@@ -13,8 +13,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -213,7 +213,7 @@ func (g *Gateway) apply(ctx context.Context) error {
 
 // newCertificate returns the Secret with a new certificate, which Roots verifies from now on.
 func (g *Gateway) newCertificate() (string, error) {
-	authority, err := bed.NewAuthority()
+	authority, err := harness.NewAuthority()
 	if err != nil {
 		return "", err
 	}
@@ -315,7 +315,7 @@ func (g *Gateway) Sum(ctx context.Context, name string) (total float64, err erro
 	}
 	for _, d := range list {
 		n, err := g.env.Metric(ctx, d, name)
-		if err != nil && !errors.Is(err, bed.ErrNoMetric) {
+		if err != nil && !errors.Is(err, harness.ErrNoMetric) {
 			return 0, fmt.Errorf("%s: %w", d.Name, err)
 		}
 		total += n

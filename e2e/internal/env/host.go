@@ -3,14 +3,14 @@ package env
 import (
 	"context"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // Host is a product in a folder, with the paths and processes of its host.
 type Host struct {
 	// Input and Output are the folders of the operator, and Program is the file of stunnerd.
 	Input, Output, Program string
-	Operator, Auth         *bed.Process
+	Operator, Auth         *harness.Process
 	// AuthURL is the base URL of the auth service, and Discovery the address of config discovery.
 	AuthURL, Discovery string
 }

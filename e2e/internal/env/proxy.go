@@ -13,8 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
@@ -25,7 +25,7 @@ type proxy struct {
 	addrs   topology.Both[netip.Addr]
 	roots   *x509.CertPool // verify its certificate
 	ca      []byte         // has them in PEM
-	process *bed.Process
+	process *harness.Process
 }
 
 // startProxy starts the proxy of a Gateway, and waits until it accepts connections.
@@ -49,7 +49,7 @@ func (g *Gateway) startProxy(ctx context.Context) error {
 		return err
 	}
 	space.Do(func() {
-		g.proxy.process, err = bed.Start(bed.Command{
+		g.proxy.process, err = harness.Start(harness.Command{
 			Name: "haproxy-" + g.Name, Path: path, Args: []string{"-db", "-f", file + ".cfg"}, Logs: g.env.Dir,
 		})
 	})
@@ -90,7 +90,7 @@ func (g *Gateway) proxied() (list []*Listener) {
 // writeProxyConfig writes the config of the proxy and its certificate, FILE.cfg and FILE.pem. The config has both
 // address families. Clients use the families of the shape.
 func (g *Gateway) writeProxyConfig(file string) error {
-	authority, err := bed.NewAuthority()
+	authority, err := harness.NewAuthority()
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,8 @@
 // Package guide reads the guides in docs/guides, so that tests run exactly what the pages show.
 //
 // A block of code has a language: yaml for manifests and for the configuration of media servers, sh for commands, text
-// for their output, js, go and so on for programs. A block whose first line is a comment with the name of a file, such as
-// "# livekit.yaml", is that file.
+// for their output, js, go and so on for programs. A block whose first line is a comment with the name of a file, such
+// as "# livekit.yaml", is that file.
 package guide
 
 import (
@@ -14,7 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
 // Folder is the folder of the guides, relative to the root of the repository.
@@ -44,7 +44,7 @@ var (
 // All returns all guides.
 func All(t testing.TB) (pages []Page) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(bedtest.Root(t), Folder, "*.md"))
+	files, err := filepath.Glob(filepath.Join(harnesstest.Root(t), Folder, "*.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func All(t testing.TB) (pages []Page) {
 // Read returns the guide with a name.
 func Read(t testing.TB, name string) Page {
 	t.Helper()
-	p := Page{Name: name, Text: bedtest.Read(t, filepath.Join(Folder, name+".md"))}
+	p := Page{Name: name, Text: harnesstest.Read(t, filepath.Join(Folder, name+".md"))}
 	for _, m := range blockPattern.FindAllStringSubmatch(p.Text, -1) {
 		b := Block{Language: m[1], Text: m[2]}
 		if f := filePattern.FindStringSubmatch(b.Text); f != nil {

@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // Timing of probes. A real kubelet probes less often. The timeout is long: an answer may take seconds on a busy
@@ -48,7 +48,7 @@ type Pod struct {
 
 	mounts   sync.Mutex // held while volumes are written
 	mu       sync.Mutex
-	process  *bed.Process
+	process  *harness.Process
 	restarts int32
 }
 
@@ -69,7 +69,7 @@ func (p *Pod) Node() string { return p.node }
 func (p *Pod) Addrs() []netip.Addr { return p.sandbox.Addrs }
 
 // Process returns the process of the container; nil before the first one has started.
-func (p *Pod) Process() *bed.Process {
+func (p *Pod) Process() *harness.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.process
@@ -185,7 +185,7 @@ func (p *Pod) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	// A ConfigMap or Secret that is not optional may be created later.
-	return bed.Until(ctx, p.mount)
+	return harness.Until(ctx, p.mount)
 }
 
 // runContainer runs the container once, with its readiness probe. It returns how the process ended.
@@ -197,10 +197,10 @@ func (p *Pod) runContainer(ctx context.Context) error {
 		<-p.ending
 		return errNoProgram
 	}
-	var process *bed.Process
+	var process *harness.Process
 	var err error
 	p.sandbox.Do(func() {
-		process, err = bed.Start(bed.Command{
+		process, err = harness.Start(harness.Command{
 			Name: container.Name, Path: program, Args: p.args(container), Env: p.environment(container), Dir: p.dir, Logs: p.dir,
 			User: p.user(), Death: syscall.SIGKILL,
 		})
@@ -243,7 +243,7 @@ func (p *Pod) user() uint32 {
 }
 
 // end ends the process within the grace period.
-func (p *Pod) end(ctx context.Context, process *bed.Process) {
+func (p *Pod) end(ctx context.Context, process *harness.Process) {
 	_ = process.Signal(syscall.SIGTERM)
 	select {
 	case <-process.Done():
@@ -267,7 +267,7 @@ func (p *Pod) probe(ctx context.Context, container corev1.Container) {
 	tick := time.NewTicker(probePeriod)
 	defer tick.Stop()
 	for {
-		code, _, err := bed.GetBy(ctx, client, url)
+		code, _, err := harness.GetBy(ctx, client, url)
 		if failures++; err == nil && code == http.StatusOK {
 			failures = 0
 		}

@@ -50,7 +50,7 @@ func Open(name string) (*Space, error) {
 		s.thread = unix.Gettid()
 		entered <- err
 		// The thread must not end: it may have started a process of the test, and the kernel ends that process with the
-		// thread (bed.Command.Death). A thread that cannot leave the namespace must end.
+		// thread (harness.Command.Death). A thread that cannot leave the namespace must end.
 		defer func() {
 			if err == nil && unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
 				runtime.UnlockOSThread()
@@ -133,9 +133,9 @@ func (s *Space) Exec(command string) (string, error) {
 	return string(out), nil
 }
 
-// Link connects the namespace to the one of the test, by a veth pair or by the switch of the Space. The local end is named
-// after the Space and has the first address. The other end is eth0, has the second address, and is the default route of
-// the Space.
+// Link connects the namespace to the one of the test, by a veth pair or by the switch of the Space. The local end is
+// named after the Space and has the first address. The other end is eth0, has the second address, and is the default
+// route of the Space.
 func (s *Space) Link(t *testing.T, here, there netip.Prefix) {
 	t.Helper()
 	if s.lan != nil {

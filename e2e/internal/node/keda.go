@@ -9,7 +9,7 @@ import (
 	"slices"
 	"text/template"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // KEDA installs KEDA and returns when it is available. Later calls do nothing.
@@ -70,7 +70,7 @@ func (c *Cluster) installKEDA(ctx context.Context) error {
 
 // Load imports the images of a third-party program into every node, and returns the program's folder.
 func (c *Cluster) Load(ctx context.Context, program string) (folder string, err error) {
-	if folder, err = bed.Published(ctx, c.root, program); err != nil {
+	if folder, err = harness.Published(ctx, c.root, program); err != nil {
 		return "", err
 	}
 	return folder, c.Import(ctx, folder)

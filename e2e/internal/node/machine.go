@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"text/template"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // machine is a node: a set of namespaces, and the processes in them.
@@ -21,9 +21,9 @@ type machine struct {
 	index   int    // determines its addresses
 	dir     string // for configs, data and logs
 	pid     int    // of the process that holds the namespaces
-	holder  *bed.Process
-	engine  *bed.Process
-	kubelet *bed.Process
+	holder  *harness.Process
+	engine  *harness.Process
+	kubelet *harness.Process
 }
 
 // machine creates a node without starting it.
@@ -80,9 +80,9 @@ func (m *machine) writeConfigs() error {
 }
 
 // in returns a command in the namespaces of the node.
-func (m *machine) in(name, program string, args ...string) bed.Command {
+func (m *machine) in(name, program string, args ...string) harness.Command {
 	enter := []string{"--target", fmt.Sprint(m.pid), "--mount", "--net", "--pid", "--uts", "--ipc", "--", program}
-	return bed.Command{
+	return harness.Command{
 		Name: name, Path: "nsenter", Args: append(enter, args...), Dir: m.dir, Logs: m.dir, Death: syscall.SIGKILL,
 		Env: []string{
 			"PATH=" + m.cluster.control + ":" + m.cluster.others + ":/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + m.dir,
@@ -91,13 +91,13 @@ func (m *machine) in(name, program string, args ...string) bed.Command {
 }
 
 // start starts a component in the node. The component ends with the node.
-func (m *machine) start(name string, args ...string) (*bed.Process, error) {
-	return bed.Start(m.in(name, name, args...))
+func (m *machine) start(name string, args ...string) (*harness.Process, error) {
+	return harness.Start(m.in(name, name, args...))
 }
 
 // run runs a command in the node and waits for its end.
 func (m *machine) run(ctx context.Context, program string, args ...string) error {
-	p, err := bed.Start(m.in(filepath.Base(program), program, args...))
+	p, err := harness.Start(m.in(filepath.Base(program), program, args...))
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (m *machine) run(ctx context.Context, program string, args ...string) error
 }
 
 // logged adds the last log lines of a process to an error.
-func logged(p *bed.Process, err error) error {
+func logged(p *harness.Process, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // patience is the timeout of a start. On an idle machine a start takes seconds.
@@ -48,7 +48,7 @@ type Cluster struct {
 	images []string   // archives that were imported into every node
 	keda   bool       // KEDA is installed
 
-	api  *bed.Process
+	api  *harness.Process
 	stop context.CancelFunc // stops the informers of this process
 }
 
@@ -101,11 +101,11 @@ func (c *Cluster) Kubeconfig() string { return c.file("super-admin.conf") }
 
 // find locates the programs and images that make has built.
 func (c *Cluster) find(ctx context.Context) (err error) {
-	if c.root, err = bed.Root(); err != nil {
+	if c.root, err = harness.Root(); err != nil {
 		return err
 	}
 	for program, folder := range map[string]*string{"kube": &c.control, "node": &c.others} {
-		if *folder, err = bed.Published(ctx, c.root, program); err != nil {
+		if *folder, err = harness.Published(ctx, c.root, program); err != nil {
 			return err
 		}
 	}

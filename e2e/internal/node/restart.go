@@ -9,14 +9,14 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
-// Restart kills container engine and kubelet of the first node, and starts them again. Pods keep running. It returns when
-// the new kubelet has reported to the API server.
+// Restart kills container engine and kubelet of the first node, and starts them again. Pods keep running. It returns
+// when the new kubelet has reported to the API server.
 func (c *Cluster) Restart(ctx context.Context) error {
 	m := c.first
-	for _, p := range []*bed.Process{m.kubelet, m.engine} {
+	for _, p := range []*harness.Process{m.kubelet, m.engine} {
 		// nsenter is the parent of the program, in the same process group. The shims of the pods have others.
 		if err := syscall.Kill(-p.PID(), syscall.SIGKILL); err != nil {
 			return fmt.Errorf("kill %s: %w", p.Name, err)

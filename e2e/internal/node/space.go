@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // family is the name prefix of our control groups. The process id follows, because several test processes may run
@@ -31,7 +31,7 @@ func (m *machine) group() string { return filepath.Join(group, m.name) }
 
 // unshare creates the namespaces of the node and a veth pair to the network of the test.
 func (m *machine) unshare(ctx context.Context) (err error) {
-	m.holder, err = bed.Start(bed.Command{
+	m.holder, err = harness.Start(harness.Command{
 		Name: "holder", Path: "unshare", Logs: m.dir, Death: syscall.SIGKILL,
 		Args: strings.Fields("--mount --net --pid --uts --ipc --fork --mount-proc --kill-child=KILL sleep infinity"),
 	})
@@ -221,7 +221,7 @@ func removeGroups(names ...string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return bed.Until(ctx, func(context.Context) error {
+	return harness.Until(ctx, func(context.Context) error {
 		var errs []error
 		for _, top := range all {
 			var dirs []string

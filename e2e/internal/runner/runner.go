@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // User is the Kubernetes user of an operator without the policies of an installation.
@@ -21,8 +21,8 @@ const User = "stunner-operator"
 type Operator struct {
 	*testing.T
 	Dir     string
-	Process *bed.Process
-	Memory  *bed.MemoryGroup
+	Process *harness.Process
+	Memory  *harness.MemoryGroup
 	// Discovery and Health are addresses HOST:PORT.
 	Discovery, Health string
 	// Env are NAME=value, added to the environment of the operator.
@@ -52,17 +52,17 @@ func NewCluster(t *testing.T) *cluster.Cluster {
 func New(t *testing.T, kube *cluster.Cluster, memory int64, user string, groups ...string) *Operator {
 	t.Helper()
 	o := &Operator{T: t, Dir: t.TempDir()}
-	root, err := bed.Root()
+	root, err := harness.Root()
 	o.Must(err)
-	o.Must(bed.Build(t.Context(), root, o.Dir, bed.Operator))
+	o.Must(harness.Build(t.Context(), root, o.Dir, harness.Operator))
 	o.access, err = kube.User(user, groups...)
 	o.Must(err)
 	for _, address := range []*string{&o.Discovery, &o.Health} {
-		port, err := bed.FreePort()
+		port, err := harness.FreePort()
 		o.Must(err)
-		*address = net.JoinHostPort(bed.Loopback, strconv.Itoa(port))
+		*address = net.JoinHostPort(harness.Loopback, strconv.Itoa(port))
 	}
-	o.Memory, err = bed.NewMemoryGroup("operator", memory)
+	o.Memory, err = harness.NewMemoryGroup("operator", memory)
 	o.Must(err)
 	o.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -75,12 +75,13 @@ func New(t *testing.T, kube *cluster.Cluster, memory int64, user string, groups 
 // Start starts the operator with its namespace and the authentication mode of config discovery.
 func (o *Operator) Start(namespace, auth string) {
 	o.Helper()
-	command := bed.Command{Name: "operator", Path: filepath.Join(o.Dir, "operator"), Logs: o.Dir, Env: o.Env, Args: append([]string{
-		"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", namespace, "--log=all:WARN",
-		"--discovery-auth=" + auth, "--discovery-address", o.Discovery, "--health-address", o.Health,
-		"--scaler-address=",
-	}, o.Args...)}
-	p, err := bed.Start(o.Memory.Confine(command))
+	command := harness.Command{Name: "operator", Path: filepath.Join(o.Dir, "operator"), Logs: o.Dir, Env: o.Env,
+		Args: append([]string{
+			"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", namespace, "--log=all:WARN",
+			"--discovery-auth=" + auth, "--discovery-address", o.Discovery, "--health-address", o.Health,
+			"--scaler-address=",
+		}, o.Args...)}
+	p, err := harness.Start(o.Memory.Confine(command))
 	o.Must(err)
 	o.Process = p
 	o.Cleanup(func() {

@@ -1,4 +1,4 @@
-package bedtest
+package harnesstest
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
@@ -23,12 +23,12 @@ const startTime = time.Minute
 
 // Quickstart runs the product from the YAML of the quickstart until the test ends. The Gateway, its relays and the echo
 // peer are at an address of this host. Further programs are built into its folder of programs.
-func Quickstart(t testing.TB, host string, programs ...string) *bed.Stack {
+func Quickstart(t testing.TB, host string, programs ...string) *harness.Stack {
 	t.Helper()
-	ports, err := bed.FreePorts()
+	ports, err := harness.FreePorts()
 	NoError(t, err)
-	programs = append(programs, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo)
-	s := &bed.Stack{Bin: Build(t, programs...), Dir: t.TempDir(), Ports: ports, Host: host}
+	programs = append(programs, harness.Operator, harness.Stunnerd, harness.Auth, harness.Echo)
+	s := &harness.Stack{Bin: Build(t, programs...), Dir: t.TempDir(), Ports: ports, Host: host}
 	NoError(t, s.Prepare(filepath.Join(Root(t), "docs/examples/quickstart")))
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
@@ -48,7 +48,7 @@ func Quickstart(t testing.TB, host string, programs ...string) *bed.Stack {
 
 // Dataplane is a stunnerd that runs without an operator.
 type Dataplane struct {
-	*bed.Process
+	*harness.Process
 	// Config is the config in File. Health is the base URL of probes, status and sessions, Metrics that of the metrics.
 	Config                config.Config
 	File, Health, Metrics string
@@ -68,7 +68,7 @@ func StartDataplane(t testing.TB, bin string, c config.Config, addresses []netip
 		File: filepath.Join(dir, "config.json"), CA: filepath.Join(dir, "ca.pem"),
 		Health: "http://" + Address(t), Metrics: "http://" + Address(t) + "/metrics",
 	}
-	chain, key, err := bed.Certificate(addresses...)
+	chain, key, err := harness.Certificate(addresses...)
 	NoError(t, err)
 	d.Plain, d.Secure = Port(t), Port(t)
 	var routes []string
@@ -94,11 +94,11 @@ func StartDataplane(t testing.TB, bin string, c config.Config, addresses []netip
 			relays = append(relays, a.String())
 		}
 	}
-	d.Process = Start(t, bed.Command{
+	d.Process = Start(t, harness.Command{
 		Name: "stunnerd", Path: filepath.Join(bin, "stunnerd"), Logs: dir,
 		Args: append([]string{"--config", d.File, "--healthcheck-endpoint", d.Health}, args...),
 		Env:  []string{"STUNNER_ADDRS=" + strings.Join(relays, ",")},
-	}, bed.Answers(d.Health+"/ready", http.StatusOK))
+	}, harness.Answers(d.Health+"/ready", http.StatusOK))
 	return d
 }
 

@@ -1,4 +1,4 @@
-package bedtest
+package harnesstest
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package bed
+package harness
 
 import (
 	"crypto/ecdsa"
@@ -57,8 +57,8 @@ func certificate() *x509.Certificate {
 	}
 }
 
-// Issue makes a certificate for the loopback address and the given addresses. Certificate and private key are returned in
-// PEM.
+// Issue makes a certificate for the loopback address and the given addresses. Certificate and private key are returned
+// in PEM.
 func (a *Authority) Issue(addresses ...netip.Addr) (chain, private []byte, err error) {
 	template := certificate()
 	template.IPAddresses = []net.IP{net.ParseIP(Loopback)}

@@ -1,5 +1,5 @@
-// Package bedtest wraps functions of package bed for tests: an error ends the test.
-package bedtest
+// Package harnesstest wraps functions of package harness for tests: an error ends the test.
+package harnesstest
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
 // Parallel sets how many tests run in parallel, unless the command line sets it. TestMain calls it in packages whose
@@ -38,7 +38,7 @@ func NoError(t testing.TB, err error) {
 // Root returns the root of the repository.
 func Root(t testing.TB) string {
 	t.Helper()
-	root, err := bed.Root()
+	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func Read(t testing.TB, file string) string {
 func Build(t testing.TB, programs ...string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
-	if err := bed.Build(t.Context(), Root(t), folder, programs...); err != nil {
+	if err := harness.Build(t.Context(), Root(t), folder, programs...); err != nil {
 		t.Fatal(err)
 	}
 	return folder
@@ -68,7 +68,7 @@ func Build(t testing.TB, programs ...string) (folder string) {
 // Port returns a port that is free for UDP and TCP.
 func Port(t testing.TB) int {
 	t.Helper()
-	port, err := bed.FreePort()
+	port, err := harness.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,14 +78,14 @@ func Port(t testing.TB) int {
 // Address returns a free port of the loopback address, as HOST:PORT.
 func Address(t testing.TB) string {
 	t.Helper()
-	return net.JoinHostPort(bed.Loopback, strconv.Itoa(Port(t)))
+	return net.JoinHostPort(harness.Loopback, strconv.Itoa(Port(t)))
 }
 
-// MemoryGroup makes a cgroup with a memory limit in bytes. It is deleted at the end of the test, after the programs that
-// the test starts later.
-func MemoryGroup(t testing.TB, name string, limit int64) *bed.MemoryGroup {
+// MemoryGroup makes a cgroup with a memory limit in bytes. It is deleted at the end of the test, after the programs
+// that the test starts later.
+func MemoryGroup(t testing.TB, name string, limit int64) *harness.MemoryGroup {
 	t.Helper()
-	group, err := bed.NewMemoryGroup(name, limit)
+	group, err := harness.NewMemoryGroup(name, limit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,9 +101,9 @@ func MemoryGroup(t testing.TB, name string, limit int64) *bed.MemoryGroup {
 
 // Start starts a program, and waits until ready returns nil. The program is killed at the end of the test. The last
 // lines of its log are printed if the test has failed.
-func Start(t testing.TB, c bed.Command, ready func(context.Context) error) *bed.Process {
+func Start(t testing.TB, c harness.Command, ready func(context.Context) error) *harness.Process {
 	t.Helper()
-	p, err := bed.Start(c)
+	p, err := harness.Start(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package bed
+package harness
 
 import (
 	"errors"
@@ -64,8 +64,8 @@ func isFree(port int) bool {
 	return true
 }
 
-// checkPidfd lets package os check once whether the kernel has process descriptors. Its check clones this process without
-// the fork lock, and would otherwise happen when the first program starts.
+// checkPidfd lets package os check once whether the kernel has process descriptors. Its check clones this process
+// without the fork lock, and would otherwise happen when the first program starts.
 var checkPidfd = sync.OnceFunc(func() { _, _ = os.FindProcess(os.Getpid()) })
 
 // Ports are the ports of a stack, all on the loopback address.

@@ -1,4 +1,4 @@
-package bed
+package harness
 
 import (
 	"testing"
@@ -14,13 +14,13 @@ func TestDependencies(t *testing.T) {
 	programs := []string{services + "operator/...", services + "stunnerd/...", services + "auth/..."}
 	deptest.Check(t, []deptest.Rule{
 		{
-			Package:   e2e + "internal/bed",
+			Package:   e2e + "internal/harness",
 			Forbidden: append(programs, "testing", "github.com/pion/..."),
 			Why:       "the programs are driven from outside, by the demo as well as by tests",
 		},
 		{
 			Package:   e2e + "internal/call",
-			Forbidden: append(programs, "testing", services+"api/...", e2e+"internal/bed"),
+			Forbidden: append(programs, "testing", services+"api/...", e2e+"internal/harness"),
 			Why:       "a call is made by a client that shares no code with the product",
 		},
 		{

@@ -1,4 +1,4 @@
-package bed
+package harness
 
 import (
 	"fmt"

@@ -1,9 +1,9 @@
-// Package bed runs the built programs as child processes, for the scenario tests and for the demo. It picks free ports,
-// captures logs, waits for readiness with a deadline, and stops every process at the end.
+// Package harness runs the built programs as child processes, for the scenario tests and for the demo. It picks free
+// ports, captures logs, waits for readiness with a deadline, and stops every process at the end.
 //
 // It controls the programs only through their flags, files and endpoints. It does not import testing, because the demo
 // uses it too.
-package bed
+package harness
 
 import (
 	"cmp"

@@ -94,8 +94,8 @@ func objections(s *parser.VectorSelector, closed map[string][]string, known map[
 	return all
 }
 
-// TestAnUnknownNameIsFound checks that TestQueries finds errors.
-func TestAnUnknownNameIsFound(t *testing.T) {
+// TestQueriesFindsUnknownNames checks that TestQueries finds errors.
+func TestQueriesFindsUnknownNames(t *testing.T) {
 	for expr, want := range map[string]string{
 		`stunner_nobody_knows`:                 "no service exports stunner_nobody_knows",
 		`stunner_connections_total{name="a"}`:  "stunner_connections_total has no label name",

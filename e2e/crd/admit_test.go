@@ -267,7 +267,7 @@ func TestSecretReferencesAreNotPruned(t *testing.T) {
 }
 
 // A patch without schema and an empty list are stored as they are written.
-func TestWhatWasWrittenIsStored(t *testing.T) {
+func TestObjectsAreStoredAsWritten(t *testing.T) {
 	for kind, spec := range map[string]string{
 		"Dataplane":     `{podTemplatePatch: {spec: {containers: [{name: tap, image: tap, $patch: replace}], volumes: null}}}`,
 		"GatewayConfig": `{deniedBackends: []}`,

@@ -66,7 +66,7 @@ func TestVersion(t *testing.T) {
 }
 
 // J-01, J-11: a command line with several kinds of keys, or with a pattern as origin, is refused.
-func TestCommandLinesThatMakeNoSense(t *testing.T) {
+func TestInvalidCommandLinesAreRefused(t *testing.T) {
 	tests := map[string]struct{ args, want string }{
 		"no config":             {"--port 80", "--config is missing"},
 		"one and several":       {"-c x --clusters y", "--clusters excludes --config"},

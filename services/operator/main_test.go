@@ -112,7 +112,7 @@ func TestOptionsComeFromTheEnvironmentToo(t *testing.T) {
 }
 
 // The shutdown is bounded, and the error names the tasks that have not ended.
-func TestWithinEndsInTime(t *testing.T) {
+func TestShutdownIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		hang := make(chan struct{})

@@ -105,7 +105,7 @@ func TestChecksumDiffers(t *testing.T) {
 }
 
 // K-13: the notice has the licence text of each module, and equal texts once.
-func TestNotice(t *testing.T) {
+func TestNoticeHasTheLicenceOfEachModule(t *testing.T) {
 	modules := Linked(made(t, "amd64"))
 	licences, err := Licences(root, modules)
 	if err != nil {

@@ -121,13 +121,15 @@ var table = []mutant{
 	},
 	{
 		rule: "The last fifth of the capacity is for clients with few sessions",
-		file: stunnerd + "session/ledger.go", pkg: stunnerd + "session", test: "TestTheLastFifthIsForThoseWhoHoldLittle",
+		file: stunnerd + "session/ledger.go", pkg: stunnerd + "session",
+		test: "TestTheLastFifthIsForUsersWithFewSessions",
 		before: `return user && network && session }`,
 		after:  `return false }`,
 	},
 	{
 		rule: "The last tenth of the capacity is for clients at addresses with few sessions",
-		file: stunnerd + "session/ledger.go", pkg: stunnerd + "session", test: "TestTheLastFifthIsForThoseWhoHoldLittle",
+		file: stunnerd + "session/ledger.go", pkg: stunnerd + "session",
+		test: "TestTheLastFifthIsForUsersWithFewSessions",
 		before: `return network }`,
 		after:  `return false }`,
 	},
@@ -389,7 +391,8 @@ var table = []mutant{
 	},
 	{
 		rule: "An object stays until its replacement is written",
-		file: operator + "kube/objects.go", pkg: operator + "kube", test: "TestWhatServesStaysUntilItsSuccessorIsThere",
+		file: operator + "kube/objects.go", pkg: operator + "kube",
+		test: "TestServingObjectsAreDeletedAfterTheirReplacementIsApplied",
 		before: `return replaces(o, like) }) {`,
 		after:  `return replaces(o, like) && len(kept) == 0 }) {`,
 	},

@@ -128,7 +128,7 @@ func TestBackoffGrowsToTenSecondsAndStartsAfresh(t *testing.T) {
 }
 
 // a handshake without an answer times out.
-func TestHandshakeWithoutAnswerIsGivenUp(t *testing.T) {
+func TestHandshakeWithoutAnswerTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := open(t, "http://silent", Options{ID: "media/a"}).(*client)
 		dials := make(chan net.Conn, 10)

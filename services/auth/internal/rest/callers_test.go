@@ -151,7 +151,7 @@ func TestAPIKeys(t *testing.T) {
 }
 
 // A policy with tokens and with callers without credentials still refuses a wrong token.
-func TestOpenBesideTokens(t *testing.T) {
+func TestWrongTokenIsRefusedByAPolicyForAnyCaller(t *testing.T) {
 	text := "version: v1\nopen: {gateways: [media/*], user: guest, maxTTL: 30}\nkeys:\n- {name: shop, hashes: [sha256:" +
 		strings.Repeat("0", 64) + "]}\n"
 	s := newService(t, openPolicy(t, text), gateways()...)

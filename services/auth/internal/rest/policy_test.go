@@ -217,7 +217,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 }
 
 // J-08: the maximum of a gateway that the request does not name does not cause a refusal.
-func TestUnnamedGatewayGivesItsMaximum(t *testing.T) {
+func TestMaximumOfAnUnnamedGatewayCausesNoRefusal(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	for _, servers := range [][]rest.IceServer{
 		decode[rest.IceServers](t, s.post(t, `{"ttl":3600}`), http.StatusCreated).IceServers,

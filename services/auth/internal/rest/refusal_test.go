@@ -311,8 +311,8 @@ func (s *service) refused(t *testing.T) map[string]float64 {
 	return found
 }
 
-// Every reason of the table is provoked by a request. The problem, the header WWW-Authenticate, the metric, the log line
-// and docs/reference/auth-refusals.md have it.
+// Every reason of the table is provoked by a request. The problem, the header WWW-Authenticate, the metric, the log
+// line and docs/reference/auth-refusals.md have it.
 func TestEveryRefusalHasItsReason(t *testing.T) {
 	k := newKeys(t)
 	sections := documented(t)
@@ -440,7 +440,7 @@ func TestReasonsOfTokensAreInTheTable(t *testing.T) {
 }
 
 // RFC 6750 §3: the characters of an error_description. Nothing else needs to be escaped in the header.
-func TestTextsFitIntoTheHeader(t *testing.T) {
+func TestRefusalTextsNeedNoEscapingInTheHeader(t *testing.T) {
 	allowed := regexp.MustCompile(`^[\x20-\x21\x23-\x5b\x5d-\x7e]+$`)
 	for _, r := range rest.Refusals {
 		if r.Code != "" && !allowed.MatchString(r.Text) {

@@ -8,7 +8,7 @@ import (
 )
 
 // Ten thousand users, created one by one, change the message only a few times.
-func TestUsageChangesRarely(t *testing.T) {
+func TestUsageMessageChangesRarely(t *testing.T) {
 	var said []string
 	for n := range 10_001 {
 		c := condition.Usage("Gateway", n, make([]string, min(n, condition.MaxUsers)))

@@ -287,7 +287,7 @@ func TestDeletedObjectsAreRecreatedWithoutAConfig(t *testing.T) {
 }
 
 // An object that serves is deleted only after its replacement was applied; all others are deleted at once.
-func TestWhatServesStaysUntilItsSuccessorIsThere(t *testing.T) {
+func TestServingObjectsAreDeletedAfterTheirReplacementIsApplied(t *testing.T) {
 	e := newEdge(t)
 	old := e.objects(deployment())
 	e.wants(desired{objects: old, complete: true})

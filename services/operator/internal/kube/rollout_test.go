@@ -148,7 +148,7 @@ func TestTheRolloutStateIsSentRarely(t *testing.T) {
 
 // A pod whose reports alternate sends a state, and so writes the status, at most every ten seconds. The first change is
 // sent at once, and the last state is sent eventually.
-func TestFlipsAreHeld(t *testing.T) {
+func TestAlternatingReportsAreSentEveryTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -213,7 +213,7 @@ func TestProviderOfANodeStaysInTheCache(t *testing.T) {
 }
 
 // A trimmed EndpointSlice has everything that is read of its endpoints, also when it is trimmed again.
-func TestEndpointsKeepWhatIsRead(t *testing.T) {
+func TestTrimmedEndpointsKeepTheFieldsThatAreRead(t *testing.T) {
 	s := &discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{
 		{
 			Addresses:  []string{"10.0.0.1", "10.0.0.2"},

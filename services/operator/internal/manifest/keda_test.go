@@ -19,7 +19,7 @@ import (
 const byHand = "../../../../keda"
 
 // Autoscaling is off by default, and never applies to a DaemonSet.
-func TestScalingIsAskedFor(t *testing.T) {
+func TestAutoscalingIsOffByDefault(t *testing.T) {
 	for name, spec := range map[string]stunnerv1.DataplaneSpec{
 		"unset": {},
 		"daemon set": {
@@ -33,7 +33,7 @@ func TestScalingIsAskedFor(t *testing.T) {
 }
 
 // The manifests for users are the same as those of the operator.
-func TestScalingByHandIsTheSame(t *testing.T) {
+func TestManifestsForUsersEqualThoseOfTheOperator(t *testing.T) {
 	door := owner
 	door.Namespace, door.Name = "stunner-system", "front-door"
 	bounds := stunnerv1.Autoscaling{MinReplicas: new(int32(2)), MaxReplicas: 10}

@@ -158,7 +158,7 @@ func TestAHostIsSeenOnlyWhereItWasAsked(t *testing.T) {
 }
 
 // Readers of a fact are found whether they are few or many, and no longer after they recorded other facts.
-func TestReadersAreThoseOfTheirLatestFacts(t *testing.T) {
+func TestReadersOfAFactAreFound(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 0))
 	var readers resource.Readers[int]
 	told := map[int]resource.Facts{}

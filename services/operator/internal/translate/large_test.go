@@ -174,7 +174,7 @@ func TestGatewayWithTooManyLabelsAndAnnotationsIsHeld(t *testing.T) {
 
 // No object that the API server accepts keeps the operator busy for long or makes it build a config that is too large.
 // Each case uses the default budgets fully, or exceeds them by far.
-func TestTheWorstWorldsTakeNoTime(t *testing.T) {
+func TestTheLargestObjectsTakeLittleTime(t *testing.T) {
 	views := map[string]func(w *liveView){
 		"one route of 114,688 endpoints":     func(w *liveView) { w.wide(1, 7) },
 		"40 routes of 114,688 endpoints":     func(w *liveView) { w.wide(40, 7) },

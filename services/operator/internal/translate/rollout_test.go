@@ -18,7 +18,7 @@ import (
 )
 
 // Programmed follows the reports of the dataplanes: whether they run the published config.
-func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
+func TestProgrammedFollowsTheReportsOfDataplanes(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_load_balancer_may_report_ports.txtar"))
 	key := c.view().Gateways()[0]
 	for name, test := range map[string]struct {

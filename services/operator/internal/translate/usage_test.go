@@ -49,7 +49,7 @@ func copies(objects []resource.Object) (list []resource.Object) {
 }
 
 // Operators with different namespaces would not agree on the users of a Dataplane and would overwrite each other.
-func TestWhoSeesAPartLeavesUsersAsTheyAre(t *testing.T) {
+func TestOperatorOfSomeNamespacesWritesNoUsers(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_parameter_says_who_uses_it.txtar"))
 	c.options.Partial = true
 	said := func() *metav1.Condition {

@@ -29,7 +29,7 @@ func believes(t *testing.T, bundle Authority, replica *Identity, now time.Time) 
 
 // K-01: over years of rotation, a client whose CA bundle is a day old trusts every replica. Bundles spread slowly, so a
 // new CA must be in them before it signs. The certificate of a replica never outlives its CA.
-func TestRotationIsNeverNoticed(t *testing.T) {
+func TestEveryReplicaIsTrustedDuringRotation(t *testing.T) {
 	a := nextOf(t, Authority{}, start)
 	replica := &Identity{Names: []string{"discovery.stunner-system.svc", "127.0.0.1"}}
 	bundles, made, most := []Authority{a}, 1, 1

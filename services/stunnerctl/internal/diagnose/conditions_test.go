@@ -14,7 +14,7 @@ import (
 
 // No word of a condition decides what a finding contains: with each word of a message and of its problem replaced, the
 // object, the field and the remedy are those of the operator.
-func TestWordsOfConditionsDoNotMatter(t *testing.T) {
+func TestFindingsDoNotDependOnTheWordsOfConditions(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)

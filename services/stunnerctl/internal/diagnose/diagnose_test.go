@@ -191,7 +191,7 @@ func TestFaults(t *testing.T) {
 }
 
 // Every phrase that a file provider replaces is one of the package.
-func TestFolderWords(t *testing.T) {
+func TestReplacedPhrasesExistInThePackage(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
@@ -239,8 +239,8 @@ spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: `+bl
 	}
 }
 
-// The NetworkPolicies of backends, and those of the pods towards them, are additive, and unknown labels may match. A policy
-// of which it is not certain that it denies the media is no finding.
+// The NetworkPolicies of backends, and those of the pods towards them, are additive, and unknown labels may match. A
+// policy of which it is not certain that it denies the media is no finding.
 func TestNetworkPoliciesOfBackends(t *testing.T) {
 	const deny = "{podSelector: {matchLabels: {app: sfu}}, policyTypes: [Ingress]}"
 	for _, c := range []struct {

@@ -34,7 +34,7 @@ func saved(t *testing.T, l LastGood) time.Time {
 }
 
 // A process can start with a config that has not changed for eight days, if its source was connected.
-func TestConfigIsAsOldAsTheWordOfItsSource(t *testing.T) {
+func TestConfigAgeCountsFromTheLastConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := LastGood{Dir: t.TempDir(), ID: id}
 		_, h := follow(t, l.Dir)
@@ -141,7 +141,7 @@ func TestStartDoesNotRenewTheAgeOfAConfig(t *testing.T) {
 }
 
 // the age of the config counts from the last contact with the source, also after restarts.
-func TestAgeCountsFromTheLastWord(t *testing.T) {
+func TestAgeCountsFromTheLastContact(t *testing.T) {
 	wants := func(t *testing.T, f *Follower, what string, want time.Duration) {
 		t.Helper()
 		synctest.Wait()

@@ -299,7 +299,7 @@ func TestDeletionAndLossChangeNothing(t *testing.T) {
 }
 
 // a process whose source is silent starts with the last good config.
-func TestSilentSourceMeansTheLastGoodConfig(t *testing.T) {
+func TestSilentSourceStartsWithTheLastGoodConfig(t *testing.T) {
 	dir := t.TempDir()
 	c := configWith(t, nil)
 	if err := (LastGood{Dir: dir, ID: id}).Save(c, time.Now()); err != nil {
@@ -316,7 +316,7 @@ func TestSilentSourceMeansTheLastGoodConfig(t *testing.T) {
 }
 
 // a process does not wait for a source that is unreachable.
-func TestUnreachableSourceMeansTheLastGoodConfigAtOnce(t *testing.T) {
+func TestUnreachableSourceStartsWithTheLastGoodConfigAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	save(t, LastGood{Dir: dir, ID: id}, configWith(t, nil), time.Now())
 	f, h := follow(t, dir)
@@ -340,7 +340,7 @@ func (l lateSource) Watch(ctx context.Context) <-chan discovery.Event {
 }
 
 // A process with sessions to restore starts with the last good config before it asks its source.
-func TestRestoringMeansTheLastGoodConfigFirst(t *testing.T) {
+func TestRestoringStartsWithTheLastGoodConfig(t *testing.T) {
 	dir := t.TempDir()
 	save(t, LastGood{Dir: dir, ID: id}, configWith(t, nil), time.Now())
 	var f atomic.Pointer[Follower]
@@ -360,7 +360,7 @@ func TestRestoringMeansTheLastGoodConfigFirst(t *testing.T) {
 	}
 }
 
-func TestLastGoodConfigIsNotTrustedBlindly(t *testing.T) {
+func TestInvalidLastGoodConfigIsNotUsed(t *testing.T) {
 	now := time.Now()
 	c := configWith(t, nil)
 	cases := map[string]struct {

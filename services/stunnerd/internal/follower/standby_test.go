@@ -24,7 +24,7 @@ func standby(t *testing.T, data []byte) string {
 
 // a process that starts while its source is unreachable runs the standby config, and later the config of the
 // source.
-func TestUnreachableSourceMeansTheStandbyConfig(t *testing.T) {
+func TestUnreachableSourceStartsWithTheStandbyConfig(t *testing.T) {
 	dir := t.TempDir()
 	ready, next := configWith(t, nil), configWith(t, nil)
 	f, h := followWith(t, func(o *Options) { o.Last.Dir, o.Standby = dir, standby(t, ready.Pack()) })
@@ -52,7 +52,7 @@ func TestLastGoodConfigTakesPrecedenceOverTheStandbyConfig(t *testing.T) {
 	h.reported(t, func(r discovery.Report) bool { return r.Revision == kept.Revision() })
 }
 
-func TestStandbyConfigIsNotTrustedBlindly(t *testing.T) {
+func TestInvalidStandbyConfigIsNotUsed(t *testing.T) {
 	other := configWith(t, func(c *config.Config) { c.Admin.Name = "other/one" })
 	wrong := configWith(t, func(c *config.Config) { c.Listeners[0].Port = 70000 })
 	for name, tc := range map[string]struct{ path, want string }{

@@ -329,10 +329,10 @@ func TestFloodOfCopies(t *testing.T) {
 	}
 }
 
-// TestOneOwnerAtLast lets pods and the network fail at random: frames are lost, pods are cut off alone and in
-// groups, two pods fail at once, pods restart and leave the list. In the end each client that sends has exactly one
-// owner.
-func TestOneOwnerAtLast(t *testing.T) {
+// TestRandomFaultsLeaveOneOwner lets pods and the network fail at random: frames are lost, pods are cut off alone
+// and in groups, two pods fail at once, pods restart and leave the list. In the end each client that sends has exactly
+// one owner.
+func TestRandomFaultsLeaveOneOwner(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, n *network) {

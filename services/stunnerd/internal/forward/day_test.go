@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The day that TestDay simulates: 1,000,000 sessions at a time in 100 pods. Durations are log-normal.
+// The day that TestCallsThatEndInADay simulates: 1,000,000 sessions at a time in 100 pods. Durations are log-normal.
 const (
 	daySessions  = 1_000_000
 	medianCall   = 12 * time.Minute
@@ -115,12 +115,12 @@ func total(by [causes]int) (n int) {
 	return n
 }
 
-// TestDay prints how many calls of a day disturbances of pods, nodes and balancers end, with forwarding and the
-// journal, and with moves and copies as well; and, with moves and copies, the number of ended calls by reason. The
-// numbers of events are assumptions. Homes, copies and searches are those of the product:
+// TestCallsThatEndInADay prints how many calls of a day disturbances of pods, nodes and balancers end, with forwarding
+// and the journal, and with moves and copies as well; and, with moves and copies, the number of ended calls by reason.
+// The numbers of events are assumptions. Homes, copies and searches are those of the product:
 //
-//	go test ./services/stunnerd/internal/forward -run TestDay -v
-func TestDay(t *testing.T) {
+//	go test ./services/stunnerd/internal/forward -run TestCallsThatEndInADay -v
+func TestCallsThatEndInADay(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	spread := math.Sqrt(2 * math.Log(meanCall.Seconds()/medianCall.Seconds()))
 	calls := float64(daySessions) * (24 * time.Hour).Seconds() / meanCall.Seconds()

@@ -23,8 +23,8 @@ func forge(from, to *node, key Key, counter uint64, k kind, c Client, payload []
 	return s.seal(nil, from.self.Sender, counter, k, c, payload)
 }
 
-// K-17: TestFoes sends frames to an owner that it must drop, count and not answer.
-func TestFoes(t *testing.T) {
+// K-17: TestForgedFramesChangeNothing sends frames to an owner that it must drop, count and not answer.
+func TestForgedFramesChangeNothing(t *testing.T) {
 	c := client(1)
 	for _, row := range []struct {
 		name   string
@@ -254,7 +254,7 @@ func TestTheListChangesDuringASearch(t *testing.T) {
 }
 
 // If the index names a front as the owner, and the front has no session, no frame circulates.
-func TestLoop(t *testing.T) {
+func TestNoFrameCirculates(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)
 		c := client(1)
@@ -389,7 +389,7 @@ func TestForgedSources(t *testing.T) {
 }
 
 // A flood from one address with many ports causes few asks.
-func TestOneSourceAsksLittle(t *testing.T) {
+func TestAFloodOfOneSourceCausesFewAsks(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(1)
 		for range 9 { // for most clients, other pods are the homes

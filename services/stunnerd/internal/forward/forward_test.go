@@ -80,7 +80,7 @@ func TestAHomeThatIsTheOwnerKeepsTheDatagram(t *testing.T) {
 	})
 }
 
-func TestOfAllDatagramsBeforeTheAnswerNoneIsLost(t *testing.T) {
+func TestNoDatagramIsLostDuringASearch(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
 		c := client(2)
@@ -420,7 +420,7 @@ func TestChangesOfTheList(t *testing.T) {
 }
 
 // If the first home does not know the owner, the other home is asked, and no datagram is lost.
-func TestTheSecondHomeIsAskedToo(t *testing.T) {
+func TestTheSecondHomeIsAskedAfterTheFirst(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
 		c := client(8)
@@ -540,7 +540,7 @@ func TestANewerSessionAtAnotherPodReplacesTheOwner(t *testing.T) {
 
 // K-17: a datagram with a forged source arrives at another address of the front. The answers are sent from both
 // addresses, so they reach a client that rarely sends, and a client that now sends to the other address.
-func TestTheAskedAddress(t *testing.T) {
+func TestAnswersAreSentFromBothAddresses(t *testing.T) {
 	real, other := sourceOf(t, [4]byte{192, 0, 2, 1}), sourceOf(t, [4]byte{192, 0, 2, 2})
 	third := sourceOf(t, [4]byte{192, 0, 2, 3})
 	const media = 20 * time.Millisecond // and settle takes 10*latency
@@ -621,7 +621,7 @@ func TestNilForwarder(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeForwarded(t *testing.T) {
+func TestClientsThatCannotBeForwarded(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(2)
 		zoned := client(1)

@@ -29,7 +29,7 @@ func (s *stored) copyOf(c *client, most int) *session.Record {
 
 // another pod continues the session of a lost pod with its lifetime, permissions, channels and user. It sends
 // nothing before a datagram of the client has arrived, and then sends the nominating check.
-func TestSessionOfALostPodGoesOn(t *testing.T) {
+func TestSessionOfALostPodContinues(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := s.idle()
 		r := s.copyOf(c, 1000)
@@ -151,7 +151,7 @@ func TestCopyOfAClientThatDoesNotNominate(t *testing.T) {
 
 // a copy has the checks that fit. There are no copies of sessions without a check, of sessions over connections,
 // and of provisional sessions.
-func TestWhatIsCopied(t *testing.T) {
+func TestACopyHasTheChecksThatFit(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := s.idle()
 		whole := s.copyOf(c, 1000)

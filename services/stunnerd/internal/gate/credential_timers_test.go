@@ -87,7 +87,7 @@ func TestCredentialEndsToTheSecond(t *testing.T) {
 
 // after a change of the password, the previous password creates no allocation, but refreshes a session until the
 // end of the session. The new password refreshes the session too.
-func TestFormerPasswordCarriesSessionsForAWhile(t *testing.T) {
+func TestFormerPasswordRefreshesSessions(t *testing.T) {
 	const overlap = 10 * time.Minute
 	virtually(t, func(v *virtual) {
 		c, _ := v.guest(3600)
@@ -109,7 +109,7 @@ func TestFormerPasswordCarriesSessionsForAWhile(t *testing.T) {
 }
 
 // with Former.New the credentials of a former authority create and refresh allocations until its end.
-func TestFormerAuthorityBeginsSessionsForAWhile(t *testing.T) {
+func TestFormerAuthorityWithNewCreatesSessions(t *testing.T) {
 	const grace = time.Hour
 	virtually(t, func(v *virtual) {
 		next := policy()

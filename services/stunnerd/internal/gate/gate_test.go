@@ -210,7 +210,7 @@ func TestBindingNeedsNoCredential(t *testing.T) {
 }
 
 // S-03, S-06, S-07, S-08, S-10, T-11: a message that must not be answered gets no answer.
-func TestWhatDeservesSilenceGetsIt(t *testing.T) {
+func TestMessagesThatGetNoAnswer(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	binding := b.build(request4(stun.MethodBinding), stun.Fingerprint)
 	broken := func(change func([]byte) []byte) []byte { return change(append([]byte(nil), binding...)) }

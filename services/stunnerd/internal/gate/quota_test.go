@@ -92,7 +92,7 @@ func TestOtherPodsAdmitASession(t *testing.T) {
 
 // Other pods are asked only if a limit applies, with the lowest limit. A user that has reached its quota in this pod is
 // refused at once.
-func TestWhenOtherPodsAreAsked(t *testing.T) {
+func TestOtherPodsAreAskedOnlyIfALimitApplies(t *testing.T) {
 	for _, c := range []struct {
 		caveats string
 		quota   int

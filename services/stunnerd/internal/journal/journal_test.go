@@ -163,7 +163,7 @@ func within(t *testing.T, what string, holds func() bool) {
 }
 
 // If a process ends during the restore, the next process tries again. The third process sets the journal aside.
-func TestAttempts(t *testing.T) {
+func TestThirdRestoreAttemptSetsTheJournalAside(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
 	j, _ := openPatiently(Options{Dir: dir})

@@ -178,7 +178,7 @@ func TestSessionsAreWrittenWhileTheQueueIsFull(t *testing.T) {
 }
 
 // On a volume with room for a few bytes, the writer empties the queue once, and then waits.
-func TestWriterRestsOnAFullVolume(t *testing.T) {
+func TestWriterWaitsOnAFullVolume(t *testing.T) {
 	for capacity := range int64(65) {
 		now := time.UnixMilli(1795470000123)
 		j, _ := byHand(Options{Dir: t.TempDir(), Now: func() time.Time { return now }}, osFile)

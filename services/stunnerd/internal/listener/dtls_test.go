@@ -309,7 +309,7 @@ func openWithUser(t *testing.T) (*connections, *net.UDPAddr) {
 
 // T-16: a client that restarts on the same address and port, without close_notify, makes a handshake and an allocation
 // at once (RFC 6347 §4.2.8). Its earlier session ends.
-func TestRestartedClientIsLetIn(t *testing.T) {
+func TestRestartedClientIsServed(t *testing.T) {
 	l, server := openWithUser(t)
 	for generation := range 3 {
 		address := newRaw(t, server)

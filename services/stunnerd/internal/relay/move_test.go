@@ -363,7 +363,7 @@ func TestKeptChecks(t *testing.T) {
 }
 
 // a session may move only if all active peers are known to use ICE, and none of them is excluded.
-func TestWhoMayMove(t *testing.T) {
+func TestOnlySessionsWhosePeersUseICEMove(t *testing.T) {
 	inUse := func(b *moving) {
 		b.send(check(b.t, "a:b"))
 		b.receives(b.former, media)

@@ -402,7 +402,7 @@ func TestPendingErrorReordersNothing(t *testing.T) {
 }
 
 // An ICMPv6 message of type 0, which has no meaning, is not taken for a datagram of the peer that the message quotes.
-func TestMeaninglessICMPIsIgnored(t *testing.T) {
+func TestICMPOfAnUnknownTypeIsIgnored(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
 	}

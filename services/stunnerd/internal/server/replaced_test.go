@@ -268,7 +268,7 @@ func TestCallWithoutAPortFollowsTheName(t *testing.T) {
 
 // Calls over UDP share the socket of the port. A listener that needs the port gets an error that names their listener,
 // until the last of them has ended.
-func TestPortOfOldDatagramCallsIsTheirs(t *testing.T) {
+func TestPortOfOldDatagramCallsStaysInUse(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")
 	both := b.beside(0, testport.Free(t))

@@ -22,7 +22,7 @@ func reported(table *Table) map[User]int64 {
 
 // T-12: a restored session counts in other pods at once, and a new session when they have admitted it. Each session
 // counts once.
-func TestWhatOtherPodsCount(t *testing.T) {
+func TestEachSessionCountsOnceInOtherPods(t *testing.T) {
 	table := NewTable()
 	told := reported(table)
 	table.SetBounds(Bounds{UserSessions: 3})

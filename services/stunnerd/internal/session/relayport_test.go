@@ -30,7 +30,7 @@ func fill(t *testing.T, table *Table, most int, of func(i int) client) (n int) {
 }
 
 // T-12: when few relay ports are free, users and addresses that hold many relay ports are refused first.
-func TestTheLastFifthIsForThoseWhoHoldLittle(t *testing.T) {
+func TestTheLastFifthIsForUsersWithFewSessions(t *testing.T) {
 	const capacity = 1800
 	always := func(c client) func(int) client { return func(int) client { return c } }
 	greedy := always(client{"greedy", "10.0.0.9"})

@@ -184,7 +184,7 @@ func TestSessionThatDidNotStart(t *testing.T) {
 }
 
 // A slow delivery delays the interim records only by its own duration.
-func TestSecondsWithoutATick(t *testing.T) {
+func TestSlowDeliveryDelaysNoLaterRecord(t *testing.T) {
 	b := newBed(t, Options{})
 	for range 200 {
 		b.begin("ann")
@@ -288,7 +288,7 @@ func TestLeave(t *testing.T) {
 var errAway = errors.New("the collector is away")
 
 // While the collector does not answer, last records are kept, and an interim record is replaced by the next one.
-func TestCollectorIsAway(t *testing.T) {
+func TestRecordsWaitForTheCollector(t *testing.T) {
 	b := newBed(t, Options{Sessions: 10 * batch})
 	b.consumer.fail = errAway
 	var all []*Account
@@ -472,7 +472,7 @@ func TestNothingIsLostOrDoubled(t *testing.T) {
 }
 
 // Without usage records nothing is counted, and every method is valid.
-func TestNone(t *testing.T) {
+func TestWithoutUsageRecordsNothingIsCounted(t *testing.T) {
 	var b *Recorder
 	a := b.Begin(Identity{})
 	a.Because(ByClient)

@@ -122,14 +122,14 @@ var table = []mutant{
 	{
 		rule: "The last fifth of the capacity is for clients with few sessions",
 		file: stunnerd + "session/ledger.go", pkg: stunnerd + "session",
-		test: "TestTheLastFifthIsForUsersWithFewSessions",
+		test:   "TestTheLastFifthIsForUsersWithFewSessions",
 		before: `return user && network && session }`,
 		after:  `return false }`,
 	},
 	{
 		rule: "The last tenth of the capacity is for clients at addresses with few sessions",
 		file: stunnerd + "session/ledger.go", pkg: stunnerd + "session",
-		test: "TestTheLastFifthIsForUsersWithFewSessions",
+		test:   "TestTheLastFifthIsForUsersWithFewSessions",
 		before: `return network }`,
 		after:  `return false }`,
 	},
@@ -392,7 +392,7 @@ var table = []mutant{
 	{
 		rule: "An object stays until its replacement is written",
 		file: operator + "kube/objects.go", pkg: operator + "kube",
-		test: "TestServingObjectsAreDeletedAfterTheirReplacementIsApplied",
+		test:   "TestServingObjectsAreDeletedAfterTheirReplacementIsApplied",
 		before: `return replaces(o, like) }) {`,
 		after:  `return replaces(o, like) && len(kept) == 0 }) {`,
 	},

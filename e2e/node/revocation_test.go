@@ -133,7 +133,7 @@ func (r revoking) must(err error) {
 func (r revoking) ask(ctx context.Context, method, path string, body, answer any) error {
 	var content []byte
 	if body != nil {
-		content, _ = json.Marshal(body) // of strings
+		content, _ = json.Marshal(body) // cannot fail: body contains strings only
 	}
 	req, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("http://%s:8088%s", r.auth, path), bytes.NewReader(content))
 	if err != nil {

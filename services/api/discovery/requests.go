@@ -68,7 +68,7 @@ type Answer struct {
 	Status int
 	// Body is the answer in JSON; inspection.Error if Status is an error.
 	Body json.RawMessage
-	// Error says why there is no answer.
+	// Error is the reason why there is no answer.
 	Error string
 }
 

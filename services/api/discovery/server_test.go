@@ -124,7 +124,7 @@ func TestContractWatchSendsBareConfigs(t *testing.T) {
 			t.Errorf("first frames: got %s, want %s", got, want.Canonical())
 		}
 	}
-	s.Publish(b) // says nothing new
+	s.Publish(b) // unchanged
 	s.Publish(sample("web/c", "r"))
 	a.Auth.Realm = "changed"
 	s.Publish(a)

@@ -108,8 +108,8 @@ func TestUnreachableClusterIsUsedForKeep(t *testing.T) {
 }
 
 // TestUsersAreDividedByWeight: the users of a region are divided over its clusters by weight, each user gets the same
-// cluster again, and one without weight is used only instead of the others. A cluster that is gone moves its own users
-// only.
+// cluster again, and one without weight is used only instead of the others. If a cluster is removed,
+// only its own users change to another one.
 func TestUsersAreDividedByWeight(t *testing.T) {
 	all, c := clusters("a:europe:3", "b:europe:1", "spare:europe:0")
 	of := func(user string) string {

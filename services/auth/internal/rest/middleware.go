@@ -107,7 +107,7 @@ func (s server) recoverPanic(next http.Handler) http.Handler {
 	})
 }
 
-// everyAnswer are headers of every answer. Answers share the values, which nothing changes.
+// everyAnswer are the headers of every answer. Answers share the values, so they must not be changed.
 var everyAnswer = http.Header{
 	"Cache-Control": {"no-store"}, "Pragma": {"no-cache"}, "X-Content-Type-Options": {"nosniff"},
 }

@@ -38,7 +38,7 @@ func manyGateways(ids ...string) (out []config.Config) {
 	return out
 }
 
-// hosts of an answer stand for the gateways: those of manyGateways have one each.
+// hosts returns the hosts in an answer. They identify the gateways, because each of manyGateways has its own host.
 func hosts(servers []rest.IceServer) (out []string) {
 	for _, s := range servers {
 		host, _, _ := strings.Cut(strings.TrimPrefix(s.Urls[0], "turn:"), ":")

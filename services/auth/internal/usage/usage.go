@@ -50,7 +50,7 @@ type Gateway struct {
 
 // Answer are the sums over the pods of Gateways.
 type Answer struct {
-	// Since is from when on all pods have counted; zero if none has answered.
+	// Since is the time from which on all pods have counted. It is zero if no pod has answered.
 	Since time.Time
 	Total inspection.UsageFigures
 	// Entries are those with the most bytes first.

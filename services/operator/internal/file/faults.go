@@ -99,7 +99,7 @@ func (l *loop) faults(now time.Time) (all []finding.Finding) {
 	return all
 }
 
-// errno returns the error behind the path and the operation of an error.
+// errno returns the error of the system call, without the path and the operation.
 func errno(err error) error {
 	if path := (*fs.PathError)(nil); errors.As(err, &path) {
 		return path.Err

@@ -117,14 +117,14 @@ var serviceRules = []Rule{
 	}},
 	{"load balancer serves the ports", func(_ *Snapshot, g *Gateway) (found []Finding) {
 		for _, svc := range g.Services {
-			told := map[corev1.PortStatus]bool{} // each address of a load balancer has all ports
+			reported := map[corev1.PortStatus]bool{} // each address of a load balancer has all ports
 			for i, ingress := range svc.Status.LoadBalancer.Ingress {
 				for j, p := range ingress.Ports {
 					port := corev1.PortStatus{Port: p.Port, Protocol: p.Protocol}
-					if p.Error == nil || told[port] {
+					if p.Error == nil || reported[port] {
 						continue
 					}
-					told[port] = true
+					reported[port] = true
 					found = append(found, Finding{
 						Severity: Error, Object: ref("Service", svc),
 						Field:   fmt.Sprintf("status.loadBalancer.ingress[%d].ports[%d].error", i, j),

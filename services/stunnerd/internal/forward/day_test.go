@@ -17,7 +17,7 @@ const (
 	shareUDP     = 0.92
 	shareTaking  = 0.85 // the share of peers that accept another relayed address
 	perPod       = daySessions / simulatedPods
-	repeatedDays = 15 // the expected numbers of events are then whole
+	repeatedDays = 15 // the expected number of each event in this time is an integer
 )
 
 // disturbance is an event that concerns the sessions of one pod.

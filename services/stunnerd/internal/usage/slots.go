@@ -132,7 +132,7 @@ func bytesOf(words []uint64) []byte {
 type volume interface {
 	// Map allocates the space of a chunk, and maps it.
 	Map(n int) ([]byte, error)
-	// Write writes a chunk.
+	// Write writes memory to chunk n of the file.
 	Write(n int, memory []byte) error
 	// Close unlocks and closes the file. Mapped memory stays mapped, because a late packet may still be counted.
 	Close() error

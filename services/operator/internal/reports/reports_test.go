@@ -20,8 +20,8 @@ type replica struct{ news chan any }
 
 func newReplica() replica { return replica{make(chan any)} }
 
-// FollowReports passes changes to each, until one is an error. It fails if no change arrives in the first 30 s, as if the
-// replica were unreachable.
+// FollowReports passes changes to each, until one is an error. It fails if no change arrives in the first 30 s, as if
+// the replica were unreachable.
 func (r replica) FollowReports(ctx context.Context, each func(discovery.ReportChange) error) error {
 	patience := time.After(30 * time.Second)
 	for {

@@ -18,22 +18,25 @@ import (
 )
 
 const (
-	// movers is the number of calls with ICE at each address of a UDP listener that a pod has before it drains or is lost.
+	// movers is the number of calls with ICE at each address of a UDP listener that a pod has before it drains or is
+	// lost.
 	movers = 2
-	// dials is the most calls that are begun until a pod has them: nodes distribute calls at random, or by their source.
+	// dials is the most calls that are begun until a pod has them: nodes distribute calls at random, or by their
+	// source.
 	dials = 6
-	// settled is the number of echoes after which the homes of a session have the latest check of its client: a copy is made
-	// at most once a second.
+	// settled is the number of echoes after which the homes of a session have the latest check of its client: a copy is
+	// made at most once a second.
 	settled = 200
-	// longestSilence is the longest time without an echo of a call whose pod is lost: 1.5 s until it is lost, two of a handover, and the
-	// rest for a busy machine.
+	// longestSilence is the longest time until calls of a lost pod continue at the pods that their clients use: two seconds,
+	// and the rest for a busy machine.
 	longestSilence = 6 * time.Second
 )
 
 // placed are calls through one Gateway.
 type placed struct {
 	gateway *env.Gateway
-	// pod is the one of the first call. ice are its calls over UDP whose peers take another relay, and plain the other ones.
+	// pod is the one of the first call. ice are its calls over UDP whose peers take another relay, and plain the other
+	// ones.
 	pod        env.Dataplane
 	ice, plain env.Calls
 	// others are calls at other pods.
@@ -42,10 +45,12 @@ type placed struct {
 	stay map[string]int
 	// allocations is the number of allocations of the Gateway without these calls.
 	allocations float64
-	// rescued is the number of sessions that pods of the Gateway have taken over before, and bindings that of the kernel of the
-	// pod.
+	// rescued is the number of sessions that pods of the Gateway have taken over before, and bindings that of the
+	// kernel of the pod.
 	rescued  float64
 	bindings int
+	// left is when the nodes have begun to send the last client of the pod to another one.
+	left time.Time
 	// ports are the ports of the client that the nodes send to the pod.
 	ports []pinned
 }
@@ -71,9 +76,9 @@ func hangUp(lists ...*env.Calls) (err error) {
 	return err
 }
 
-// place starts calls through each listener of a Gateway that one pod has. If the nodes can be told the pod of a client over
-// UDP, it has calls of each UDP listener and family. Otherwise it is the pod of the first call: because of sessionAffinity,
-// the nodes may send all calls through another Service, or of another family, to another pod.
+// place starts calls through each listener of a Gateway that one pod has. If the nodes can be told the pod of a client
+// over UDP, it has calls of each UDP listener and family. Otherwise it is the pod of the first call: because of
+// sessionAffinity, the nodes may send all calls through another Service, or of another family, to another pod.
 func place(ctx context.Context, e *env.Env, g *env.Gateway, port *uint16) (p *placed, err error) {
 	p = &placed{gateway: g, stay: map[string]int{}}
 	pods, err := g.Dataplanes()
@@ -126,7 +131,8 @@ func place(ctx context.Context, e *env.Env, g *env.Gateway, port *uint16) (p *pl
 	return p, p.all().AwaitEchoes(ctx)
 }
 
-// awaitPeers waits until the pods of a Gateway know each other. A pod that has just started makes nonces of its own before.
+// awaitPeers waits until the pods of a Gateway know each other. A pod that has just started makes nonces of its own
+// before.
 func awaitPeers(ctx context.Context, e *env.Env, g *env.Gateway, pods int) error {
 	return e.Await(ctx, "lists of the pods of "+g.ID(), func(ctx context.Context) error {
 		n, err := g.Sum(ctx, telemetry.ForwardPeers)
@@ -145,8 +151,8 @@ func reason(l *env.Listener) string {
 	return strings.TrimPrefix(l.Protocol, "TURN-")
 }
 
-// dial starts calls until a number of them is at the pod, or it has started too many. It returns how many are there. The
-// first one at another pod continues.
+// dial starts calls until a number of them is at the pod, or it has started too many. It returns how many are there.
+// The first one at another pod continues.
 func (p *placed) dial(pods []env.Dataplane, number int, here *env.Calls, start func() (*env.Call, error)) (n int, err error) {
 	elsewhere := false
 	for i := 0; i < dials && n < number; i++ {
@@ -205,9 +211,9 @@ func (p *placed) pin(ctx context.Context, e *env.Env, port *uint16, each func(*e
 	return nil
 }
 
-// drainedPodPassesItsCallsOn deletes a pod of each Gateway during calls. Those with ICE move if pods see the addresses of
-// clients, without a lost datagram, and the others stay until they end. New clients use other pods, also those that a load
-// balancer still sends to the pod.
+// drainedPodPassesItsCallsOn deletes a pod of each Gateway during calls. Those with ICE move if pods see the addresses
+// of clients, without a lost datagram, and the others stay until they end. New clients use other pods, also those that
+// a load balancer still sends to the pod.
 func drainedPodPassesItsCallsOn(ctx context.Context, e *env.Env) (err error) {
 	var all []*placed
 	defer func() {
@@ -433,8 +439,8 @@ func choose(e *env.Env, n int) int {
 	return int(hash.Sum32() % uint32(n))
 }
 
-// placeICE starts calls with ICE through each UDP listener, of each address family, that the nodes send to one pod, and one
-// that they send to another pod.
+// placeICE starts calls with ICE through each UDP listener, of each address family, that the nodes send to one pod, and
+// one that they send to another pod.
 func placeICE(ctx context.Context, e *env.Env, g *env.Gateway, port *uint16) (p *placed, err error) {
 	p = &placed{gateway: g}
 	pods, err := g.Dataplanes()
@@ -487,10 +493,10 @@ func (p *placed) besides() ([]env.Dataplane, error) {
 // leave makes the nodes send the clients of the pod to others.
 func (p *placed) leave(_ context.Context, e *env.Env) error {
 	others, err := p.besides()
-	p.ice.Laps()
 	for i, c := range p.ports {
 		err = errors.Join(err, e.Move(nil, c.listener, c.port, others[i%len(others)]))
 	}
+	p.left = time.Now()
 	return err
 }
 
@@ -499,10 +505,10 @@ func (p *placed) lost(ctx context.Context, e *env.Env) error {
 	if err := p.all().AwaitEchoes(ctx); err != nil {
 		return err
 	}
-	gap := p.ice.Laps()
-	e.Logf("%s is lost: %d calls were silent for %s at most", p.pod.Name, len(p.ice), gap)
+	gap := time.Since(p.left)
+	e.Logf("%s is lost: its %d calls continue %s after their clients have used other pods", p.pod.Name, len(p.ice), gap)
 	if gap > longestSilence {
-		return fmt.Errorf("calls of %s were silent for %s", p.pod.Name, gap)
+		return fmt.Errorf("calls of %s continue only %s after their clients have used other pods", p.pod.Name, gap)
 	}
 	if err := p.others.AwaitAll(ctx); err != nil {
 		return fmt.Errorf("%w: calls of another pod: %w", errDisturbed, err)

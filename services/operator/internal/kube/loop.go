@@ -431,8 +431,15 @@ func (l *loop) optionsFor(ref translate.ObjectRef) translate.Options {
 // translation.
 func (l *loop) translateEndpoints(ref translate.ObjectRef, opt translate.Options) bool {
 	dependencies := resource.Facts{}
-	out, ok := l.memo.Translate(ref, l.view.Recording(dependencies), opt)
-	if !ok {
+	var out translate.Outcome
+	known := false
+	returned := translate.Contain(l.log, ref, func() {
+		out, known = l.memo.Translate(ref, l.view.Recording(dependencies), opt)
+	})
+	if !returned {
+		l.memo.Forget(ref)
+	}
+	if !known {
 		return false
 	}
 	l.readers.Extend(ref, dependencies)

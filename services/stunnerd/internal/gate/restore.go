@@ -193,6 +193,11 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 		return
 	}
 	g.meter.Restored.Add(1)
+	if g.policy.Load().refuses(r.Username, name.UserID, name.Caveats, now) {
+		// The session may have been inserted after Update had searched for sessions.
+		g.end(f, meter.RevokedCredential.String())
+		return
+	}
 	f.held()
 }
 

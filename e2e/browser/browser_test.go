@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,7 @@ func TestBrowser(t *testing.T) {
 	t.Run("tcp", func(t *testing.T) { relays(t, stack, "tcp") })
 	t.Run("tls", func(t *testing.T) { relays(t, stack, "tls", authority) })
 	t.Run("unknown CA", func(t *testing.T) { unknownAuthority(t, stack) })
+	t.Run("tls at the name of the certificate", func(t *testing.T) { relaysByName(t, stack, port) })
 	t.Run("a call goes on while listeners and credentials change", func(t *testing.T) { continues(t, stack) })
 	t.Run("udp", func(t *testing.T) { relays(t, stack, "udp") }) // with a credential from the changed secret
 	await(t, func(ctx context.Context) error {
@@ -69,6 +71,29 @@ func relays(t *testing.T, stack *harness.Stack, transport string, authorities ..
 	}
 	if problems := p.Trouble(); len(problems) > 0 {
 		t.Errorf("errors on the page: %q", problems)
+	}
+}
+
+// relaysByName: without spec.addresses, clients are told the name of a certificate that has no address, and the browser
+// verifies the certificate by the name.
+func relaysByName(t *testing.T, stack *harness.Stack, port int) {
+	const name = "turn.example.org"
+	authority, secret := certificate(t, name)
+	harnesstest.NoError(t, stack.Put("certificate.yaml", secret))
+	url := fmt.Sprintf("turns:%s:%d?transport=tcp", name, port)
+	await(t, func(ctx context.Context) error {
+		ice, err := stack.ICEServers(ctx)
+		if err == nil && !slices.Contains(ice.Servers[0].URLs, url) {
+			err = fmt.Errorf("URLs are %q, want %s", ice.Servers[0].URLs, url)
+		}
+		return err
+	})
+	page := stack.AuthURL() + "/demo/?run=1&transport=tls"
+	p := chromium.OpenBy(t, chromium.Resolving(name, harness.Loopback), page, authority)
+	r := p.Reports("the test is over", over)
+	complete(t, stack, r)
+	if len(r.Results) != 1 || r.Results[0].URL != url || r.Pair.Local.Relay != "tls" {
+		t.Errorf("%+v, want a call at %s", r, url)
 	}
 }
 
@@ -100,12 +125,16 @@ data:
   tls.key: %s
 `
 
-// certificate makes a CA, as a file, and a Secret with a certificate of the CA for the loopback address.
-func certificate(t *testing.T) (authority string, secret []byte) {
+// certificate makes a CA, as a file, and a Secret with a certificate of the CA for host names, or else for the loopback
+// address.
+func certificate(t *testing.T, names ...string) (authority string, secret []byte) {
 	t.Helper()
 	ca, err := harness.NewAuthority()
 	harnesstest.NoError(t, err)
 	chain, key, err := ca.Issue()
+	if len(names) > 0 {
+		chain, key, err = ca.IssueNames(names...)
+	}
 	authority = filepath.Join(t.TempDir(), "authority.pem")
 	block := &pem.Block{Type: "CERTIFICATE", Bytes: ca.Certificate.Raw}
 	harnesstest.NoError(t, errors.Join(err, os.WriteFile(authority, pem.EncodeToMemory(block), 0o600)))

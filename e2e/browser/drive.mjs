@@ -2,7 +2,7 @@
 //
 //   node drive.mjs CHROMIUM PROFILE URL [ARGUMENT...]
 //
-// Chromium starts without those of the arguments below that are named on the command line.
+// Chromium starts without those of the arguments below that are named on the command line, and with the others that are.
 //
 // stdout has one JSON object per line: {"report": …} whenever window.__report of the page changes, {"problem": "…"} for
 // errors on the page, {"gathered": …} after the command gather, {"done": "open"} when the page is loaded, and
@@ -11,7 +11,18 @@
 import { createInterface } from 'node:readline';
 import { chromium } from 'playwright-core';
 
-const [executablePath, profile, url, ...without] = process.argv.slice(2);
+const [executablePath, profile, url, ...named] = process.argv.slice(2);
+const usual = [
+  '--no-sandbox',
+  '--allow-loopback-in-peer-connection',
+  '--disable-features=WebRtcHideLocalIpsWithMdns',
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+];
 const look = 100; // ms between two looks at the report
 
 const say = (object) => process.stdout.write(JSON.stringify(object) + '\n');
@@ -21,17 +32,7 @@ const context = await chromium.launchPersistentContext(profile, {
   headless: true,
   viewport: { width: 1100, height: 900 },
   timeout: 0, // the test has its own
-  args: [
-    '--no-sandbox',
-    '--allow-loopback-in-peer-connection',
-    '--disable-features=WebRtcHideLocalIpsWithMdns',
-    '--disable-gpu',
-    '--disable-quic',
-    '--no-first-run',
-    '--disable-background-networking',
-    '--disable-component-update',
-    '--disable-sync',
-  ].filter((arg) => !without.includes(arg)),
+  args: [...usual.filter((arg) => !named.includes(arg)), ...named.filter((arg) => !usual.includes(arg))],
 });
 const page = context.pages()[0] ?? (await context.newPage());
 page.on('console', (message) => message.type() === 'error' && say({ problem: message.text() }));

@@ -105,6 +105,14 @@ func WithoutLoopback(c *exec.Cmd) error {
 	return c.Start()
 }
 
+// Resolving returns a function that starts a browser in which a host name has an address.
+func Resolving(name, address string) func(*exec.Cmd) error {
+	return func(c *exec.Cmd) error {
+		c.Args = append(c.Args, "--host-resolver-rules=MAP "+name+" "+address)
+		return c.Start()
+	}
+}
+
 // OpenBy is Open with a function that starts the browser.
 func OpenBy(t *testing.T, start func(*exec.Cmd) error, url string, authorities ...string) *Page {
 	t.Helper()

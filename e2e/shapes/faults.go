@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
 
@@ -22,6 +23,9 @@ const (
 	// pause is the time between two new calls during an update, and before a refused client tries again. A pod may get
 	// SIGTERM before the nodes send new clients to other pods.
 	pause = time.Second
+	// unnoticed is the longest time in which nodes send new connections to a pod that has got SIGTERM, which refuses their
+	// allocations. It is the default of --drain-minimum. Such a pod passes new clients over UDP to another pod.
+	unnoticed = 3 * time.Second
 	// inPlace is the longest time without new calls while a dataplane in the network of a host is replaced: the grace period
 	// of its pod, if it has calls over connections, and the start of the next process.
 	inPlace = 20 * time.Second
@@ -239,15 +243,20 @@ func drain(e *env.Env, ctx context.Context) error {
 
 // updateAdmitsNewCalls updates the dataplanes while clients call again and again.
 func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
-	var gap time.Duration
-	if e.Shape.InHostNetwork() {
-		gap = inPlace
+	gapOf := func(l *env.Listener) time.Duration {
+		switch {
+		case e.Shape.InHostNetwork():
+			return inPlace
+		case l.Network != call.UDP:
+			return unnoticed
+		}
+		return 0
 	}
 	return during(ctx, e, surviving(e.Shape, env.Update), func(ctx context.Context) error {
 		calling, stop := context.WithCancel(ctx)
 		refused := make(chan error)
 		for _, l := range e.Listeners() {
-			go func() { refused <- callRepeatedly(calling, l, gap) }()
+			go func() { refused <- callRepeatedly(calling, l, gapOf(l)) }()
 		}
 		err := e.Update(ctx)
 		stop()

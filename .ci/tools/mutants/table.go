@@ -26,8 +26,14 @@ var table = []mutant{
 	{
 		rule: "A nonce that is invalid or too old is not accepted",
 		file: stunnerd + "gate/admit.go", pkg: stunnerd + "gate", test: "TestNonceLastsAnHour",
-		before: `if !g.nonces.Valid(sent, r.client.Addr().Addr(), time.Now()) {`,
-		after:  `if !g.nonces.Valid(sent, r.client.Addr().Addr(), time.Now()) && len(sent) == 0 {`,
+		before: `if foreign || !g.nonces.Valid(sent, r.client.Addr().Addr(), time.Now()) {`,
+		after:  `if foreign || !g.nonces.Valid(sent, r.client.Addr().Addr(), time.Now()) && len(sent) == 0 {`,
+	},
+	{
+		rule: "An Allocate request needs a nonce of the pod at which it arrives",
+		file: stunnerd + "gate/admit.go", pkg: stunnerd + "gate", test: "TestNonceOfAnotherPod",
+		before: `foreign := r.Type.Method == stun.MethodAllocate && !g.nonces.Own(sent)`,
+		after:  `foreign := false && !g.nonces.Own(sent)`,
 	},
 	{
 		rule: "An allocation obeys its own user only",
@@ -379,7 +385,7 @@ var table = []mutant{
 	},
 	{
 		rule: "An object whose translation panics ends nothing else",
-		file: operator + "kube/loop.go", pkg: operator + "kube", test: "TestPanicOfATranslationIsContained",
+		file: operator + "translate/contain.go", pkg: operator + "kube", test: "TestPanicOfATranslationIsContained",
 		before: `if cause := recover(); cause != nil {`,
 		after:  `if cause := any(nil); cause != nil {`,
 	},

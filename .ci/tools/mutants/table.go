@@ -31,9 +31,9 @@ var table = []mutant{
 	},
 	{
 		rule: "An Allocate request needs a nonce of the pod at which it arrives",
-		file: stunnerd + "gate/admit.go", pkg: stunnerd + "gate", test: "TestNonceOfAnotherPod",
+		file: stunnerd + "gate/admit.go", pkg: stunnerd + "server", test: "TestNonceOfAnotherPod",
 		before: `foreign := r.Type.Method == stun.MethodAllocate && !g.nonces.Own(sent)`,
-		after:  `foreign := false && !g.nonces.Own(sent)`,
+		after:  `foreign := r.Type.Method == stun.MethodAllocate && len(sent) == 0`,
 	},
 	{
 		rule: "An allocation obeys its own user only",

@@ -31,7 +31,7 @@ var table = []mutant{
 	},
 	{
 		rule: "An Allocate request needs a nonce of the pod at which it arrives",
-		file: stunnerd + "gate/admit.go", pkg: stunnerd + "server", test: "TestNonceOfAnotherPod",
+		file: stunnerd + "gate/admit.go", pkg: stunnerd + "server", test: "TestCallsBetweenPods",
 		before: `foreign := r.Type.Method == stun.MethodAllocate && !g.nonces.Own(sent)`,
 		after:  `foreign := r.Type.Method == stun.MethodAllocate && len(sent) == 0`,
 	},

@@ -34,6 +34,8 @@ type proxy struct {
 	server *http.Server
 	fault  fault
 	writes []write
+	// writing is the number of write requests that the API server has not answered yet.
+	writing int
 }
 
 // fault responds to a request in place of the API server, or forwards it.
@@ -111,6 +113,12 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f := p.fault
 	if p.isWrite(r) {
 		p.writes = append(p.writes, write{time.Now(), r.Method + " " + r.URL.Path})
+		p.writing++
+		defer func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.writing--
+		}()
 	}
 	p.mu.Unlock()
 	if f == nil {
@@ -131,6 +139,13 @@ func (p *proxy) since(t time.Time) (list []write) {
 		}
 	}
 	return list
+}
+
+// busy reports whether a write request is in progress.
+func (p *proxy) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.writing > 0
 }
 
 // isWrite reports whether a request writes an object of the test, other than leases and events.

@@ -437,7 +437,7 @@ func (p *product) refused(t *testing.T) {
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.AuthURL+"/v1/ice-servers", strings.NewReader("{}"))
 	must(t, err)
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer broken")
+	req.Header.Set("Authorization", "Bearer broken.broken.broken")
 	code, body, err := harness.DoBy(client, req)
 	if err != nil || code != http.StatusUnauthorized {
 		t.Fatalf("%d %s %v", code, body, err)

@@ -25,6 +25,9 @@ const (
 	// which the second one follows the first.
 	probeInterval = 500 * time.Millisecond
 	probeDelay    = 2 * time.Millisecond
+	// staysAfter is the number of datagrams to the former address that show that a peer goes on to use it: the first ones
+	// may have left before the peer selected the new address.
+	staysAfter = 3
 	// lostInterval is the time between two later checks if the former address is lost.
 	lostInterval = 500 * time.Millisecond
 	// takePatience is how long peers may need to accept the new address. After that, the move counts as failed.
@@ -93,7 +96,10 @@ type movingPeer struct {
 	// answered is set when the peer has answered one of the asked transactions. A forged answer requires that its sender
 	// can read the checks.
 	answered atomic.Bool
-	// probe is when the next datagram is sent from both addresses, as a time.Duration since the start of the session.
+	// stayed is how many datagrams of data the peer has sent to the former address after its answer to a check from the new
+	// one.
+	stayed atomic.Int32
+	// probe is when the next datagram may be sent from both addresses, as a time.Duration since the start of the session.
 	probe atomic.Int64
 
 	mu sync.Mutex
@@ -155,6 +161,10 @@ func (r *Relay) ReceiveFormer(batch []Datagram, now time.Time) {
 	for i := range batch {
 		if p := m.find(batch[i].peer); p != nil {
 			p.heard.Store(int64(r.since(now)))
+			isData := batch[i].icmp == (ICMP{}) && !isMessage(batch[i].Payload())
+			if isData && p.answered.Load() && p.probe.Load() <= int64(r.since(now)) {
+				p.stayed.Add(1)
+			}
 		}
 	}
 	r.receive(batch, now)
@@ -359,7 +369,7 @@ func (m *move) sockets(packet *datagram.Packet) (byFormer, byNew bool) {
 
 // probes reports whether the next datagram of data for a peer is sent from both addresses.
 func (m *move) probes(p *movingPeer) bool {
-	if !p.answered.Load() {
+	if p.stayed.Load() < staysAfter {
 		return false
 	}
 	now, next := int64(m.relay.now()), p.probe.Load()

@@ -174,7 +174,7 @@ func (r *Relay) ReceiveFormer(batch []Datagram, now time.Time) {
 func (m *move) run() {
 	r := m.relay
 	defer r.EndOnPanic("move peers")
-	for _, p := range *m.peers.Load() { // a peer that takes the address of a check needs no data there
+	for _, p := range *m.peers.Load() { // until then, a peer may select the new address because of a check
 		p.probe.Store(int64(r.now() + checkTimes*checkInterval))
 	}
 	m.probeUntil.Store(int64(r.now() + takePatience))

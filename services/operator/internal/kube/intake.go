@@ -68,8 +68,8 @@ func newIntake(total int, log *slog.Logger) *intake {
 		accounts: map[string]*account{}}
 }
 
-// Shares of the total that one namespace may use. All other cluster-scoped objects
-// than Namespaces together have the share of one namespace.
+// Shares of the total that one namespace may use. All cluster-scoped objects except Namespaces together have the share of
+// one namespace.
 const (
 	// namespaceShare is the divisor for the largest part of a namespace.
 	namespaceShare = 4

@@ -11,7 +11,7 @@ func TestAStatusOfAWorkloadQueuesNothing(t *testing.T) {
 	e := newEdge(t)
 	recorded := &adds{}
 	e.writer.queue = writeQueue{
-		fairWrites: &fairWrites{recorded, newWriteTurns()}, progress: map[translate.ObjectRef]progress{},
+		fairWrites: &fairWrites{TypedRateLimitingInterface: recorded, turns: newWriteTurns()}, progress: map[translate.ObjectRef]progress{},
 	}
 	d := deployment()
 	e.objects(d)

@@ -37,6 +37,11 @@ const (
 	rejectionRetry = 10 * time.Minute
 )
 
+// longestPause is the pause before a retry, in multiples of the time that the failed write has taken. Thus the retries
+// of an object whose writes always exceed callTime occupy the API server for a fifth of the time. The first retry does
+// not wait, and the pause grows with each: a write may also fail because others occupy the API server.
+const longestPause = 4
+
 // writeQueue is the queue of the objects that the writer must compare with the cluster. The lock of the writer guards
 // it.
 type writeQueue struct {
@@ -69,7 +74,8 @@ type progress struct {
 // an object that has become eligible: the worker that has completed it.
 type fairWrites struct {
 	workqueue.TypedRateLimitingInterface[translate.ObjectRef]
-	turns *writeTurns
+	turns   *writeTurns
+	backoff workqueue.TypedRateLimiter[translate.ObjectRef]
 }
 
 func newFairWrites() *fairWrites {
@@ -77,10 +83,10 @@ func newFairWrites() *fairWrites {
 	queue := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[translate.ObjectRef]{Name: "writes", Queue: turns})
 	delaying := workqueue.NewTypedDelayingQueueWithConfig(
 		workqueue.TypedDelayingQueueConfig[translate.ObjectRef]{Queue: queue})
-	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[translate.ObjectRef](100*time.Millisecond,
+	backoff := workqueue.NewTypedItemExponentialFailureRateLimiter[translate.ObjectRef](100*time.Millisecond,
 		30*time.Second)
-	return &fairWrites{workqueue.NewTypedRateLimitingQueueWithConfig(limit,
-		workqueue.TypedRateLimitingQueueConfig[translate.ObjectRef]{DelayingQueue: delaying}), turns}
+	return &fairWrites{workqueue.NewTypedRateLimitingQueueWithConfig(backoff,
+		workqueue.TypedRateLimitingQueueConfig[translate.ObjectRef]{DelayingQueue: delaying}), turns, backoff}
 }
 
 // Done overrides the method of the interface.
@@ -268,11 +274,12 @@ func (q *writeQueue) standbyWait(ref translate.ObjectRef) time.Duration {
 	return 0
 }
 
-// retryWrite adds an object to the queue again, with backoff, after its write has failed.
-func retryWrite(queue *fairWrites, ref translate.ObjectRef, err error) {
-	if errors.Is(err, errStatusRejected) && queue.NumRequeues(ref) >= quickRetries {
-		queue.AddAfter(ref, rejectionRetry)
+// retry adds an object to the queue again, with backoff, after a write that has taken some time has failed.
+func (q *fairWrites) retry(ref translate.ObjectRef, err error, took time.Duration) {
+	failed := q.NumRequeues(ref)
+	if errors.Is(err, errStatusRejected) && failed >= quickRetries {
+		q.AddAfter(ref, rejectionRetry)
 		return
 	}
-	queue.AddRateLimited(ref)
+	q.AddAfter(ref, max(q.backoff.When(ref), time.Duration(min(failed, longestPause))*took))
 }

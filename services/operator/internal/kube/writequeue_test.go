@@ -201,6 +201,41 @@ func TestSlowWritesOfANamespaceDelayNoOther(t *testing.T) {
 	})
 }
 
+// The first retry of writes that take long comes soon: others may have occupied the API server. Later retries leave the
+// API server most of the time.
+func TestRetriesOfSlowWritesPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t)
+		start := time.Now()
+		var begun []time.Duration
+		e.refuse = func(runtime.ApplyConfiguration) error {
+			e.writer.mu.Lock()
+			begun = append(begun, time.Since(start))
+			e.writer.mu.Unlock()
+			time.Sleep(callTime)
+			return context.DeadlineExceeded
+		}
+		defer e.leads()()
+		e.wantsOf("g", 1)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		busy := func(from, to time.Duration) (share float64) {
+			for _, at := range begun {
+				if at >= from && at < to {
+					share += callTime.Seconds() / (to - from).Seconds()
+				}
+			}
+			return share
+		}
+		if first := busy(0, 20*time.Second); first < 0.9 {
+			t.Errorf("writes take %.0f %% of the first 20 s, so the first retry does not come soon", 100*first)
+		}
+		if early, late := busy(0, 2*time.Minute), busy(5*time.Minute, 10*time.Minute); early > 0.5 || late > 0.25 || late == 0 {
+			t.Errorf("retries occupy the API server for %.0f %% of the first two minutes and %.0f %% of the last five", 100*early, 100*late)
+		}
+	})
+}
+
 // A namespace that is the only one with writes has half of the workers.
 func TestOneNamespaceWritesWithHalfOfTheWorkers(t *testing.T) {
 	turns := newWriteTurns()
@@ -241,7 +276,7 @@ func TestFirstStepsAreQueuedFirst(t *testing.T) {
 		}
 	}
 	q := writeQueue{
-		fairWrites: &fairWrites{recorded, newWriteTurns()}, progress: map[translate.ObjectRef]progress{},
+		fairWrites: &fairWrites{TypedRateLimitingInterface: recorded, turns: newWriteTurns()}, progress: map[translate.ObjectRef]progress{},
 	}
 	q.enqueueAll(all)
 	for i, ref := range recorded.refs {

@@ -200,6 +200,7 @@ func (w *writer) work(ctx context.Context, queue *fairWrites, t *task) {
 			return
 		}
 		t.begin()
+		began := time.Now()
 		wait, err := w.step(ctx, ref)
 		t.end()
 		switch {
@@ -213,7 +214,7 @@ func (w *writer) work(ctx context.Context, queue *fairWrites, t *task) {
 				w.log.Warn("write failed, will retry", "object", ref.String(), "error", err)
 				w.meters.failures.Inc()
 			}
-			retryWrite(queue, ref, err)
+			queue.retry(ref, err, time.Since(began))
 		}
 		queue.Done(ref)
 	}

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -50,6 +51,27 @@ func (g *gateway) dialICE(number int, every time.Duration, at *pod) (calls []*cl
 	return calls
 }
 
+const tcpPort = port + 1
+
+// listenTCP adds a TCP listener to the Gateway.
+func (g *gateway) listenTCP() {
+	tcp := g.config.Listeners[0]
+	tcp.Name, tcp.Protocol, tcp.Port = "media/edge/tcp", config.TURNTCP, tcpPort
+	g.config.Listeners = append(g.config.Listeners, tcp)
+	g.discovery.Publish(g.config)
+}
+
+// tryTCP starts a call over TCP to the pod, which may be refused.
+func (p *pod) tryTCP(every time.Duration, checks *ice.Session) (*client, error) {
+	c := new(client)
+	var err error
+	c.Call, err = call.Start(p.t.Context(), call.Options{
+		Gateway: netip.AddrPortFrom(p.addr.Addr(), tcpPort), Network: call.TCP, Username: user, Password: password,
+		Peer: p.peer, Interval: every, Checks: checks,
+	})
+	return c, err
+}
+
 // laps returns the longest gap of some calls since the last call of laps.
 func laps(calls []*client) (longest time.Duration) {
 	for _, c := range calls {
@@ -64,11 +86,7 @@ func laps(calls []*client) (longest time.Duration) {
 func TestCallsMoveOnSIGTERM(t *testing.T) {
 	g := newGateway(t)
 	g.net.Peers.Do(func() { g.peer = harnesstest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
-	const tcpPort = port + 1
-	tcp := g.config.Listeners[0]
-	tcp.Name, tcp.Protocol, tcp.Port = "media/edge/tcp", config.TURNTCP, tcpPort
-	g.config.Listeners = append(g.config.Listeners, tcp)
-	g.discovery.Publish(g.config)
+	g.listenTCP()
 	pods := g.add(3)
 	leaving, others := pods[0], pods[1:]
 	const count, every = 200, 100 * time.Millisecond
@@ -77,12 +95,7 @@ func TestCallsMoveOnSIGTERM(t *testing.T) {
 	control := g.dialICE(20, every, others[0])
 	var streams []*client
 	for range 5 {
-		c := new(client)
-		var err error
-		c.Call, err = call.Start(t.Context(), call.Options{
-			Gateway: netip.AddrPortFrom(leaving.addr.Addr(), tcpPort), Network: call.TCP, Username: user, Password: password,
-			Peer: g.peer, Interval: every, Checks: ice.NewSession(-1 - len(streams)),
-		})
+		c, err := leaving.tryTCP(every, ice.NewSession(-1-len(streams)))
 		must(t, err)
 		streams = append(streams, c)
 	}
@@ -216,6 +229,42 @@ func TestNewCallsAtAPodWithoutSessions(t *testing.T) {
 	awaitExit(t, leaving)
 	awaitMore(t, calls, 20)
 	end(t, calls...)
+}
+
+// TestNewConnectionsAtAPodThatDrains: nodes send new connections to a pod without sessions for 2 s after SIGTERM. No
+// call is refused, and the pod keeps all of them until they end. Later calls are refused.
+func TestNewConnectionsAtAPodThatDrains(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t)
+	g.listenTCP()
+	leaving := g.add(2)[0]
+	must(t, leaving.process.Signal(syscall.SIGTERM))
+	var calls []*client
+	for begun := time.Now(); time.Since(begun) < 2*time.Second; {
+		c, err := leaving.tryTCP(voice, nil)
+		if err != nil {
+			t.Fatalf("new call %s after SIGTERM: %v", time.Since(begun), err)
+		}
+		calls = append(calls, c)
+		awaitMore(t, calls[len(calls)-1:], 10)
+	}
+	leaving.await("new calls are refused", func(context.Context) error {
+		c, err := leaving.tryTCP(voice, nil)
+		switch {
+		case err == nil:
+			c.End(0)
+			return errors.New("a call is admitted")
+		case !strings.Contains(err.Error(), "error 508"):
+			return err
+		}
+		return nil
+	})
+	awaitMore(t, calls, 20)
+	if n := len(leaving.sessions()); n != len(calls) {
+		t.Errorf("the pod has %d sessions, want %d", n, len(calls))
+	}
+	end(t, calls...)
+	awaitExit(t, leaving)
 }
 
 // TestPeerOfAnEarlierPodIsNotCut: a session has moved, and its peer still uses the socket of the first pod. After

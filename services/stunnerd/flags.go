@@ -141,8 +141,8 @@ func newFlags(r *raw) *cli.Flags {
 	f.StringVar(&r.drain, "drain-timeout", "1h",
 		"`TIME` that live sessions may continue after SIGTERM, such as 90s or 2h")
 	f.StringVar(&r.drainLeast, "drain-minimum", "3s",
-		"`TIME` for which new clients are passed to the other pods of the Gateway after SIGTERM, if there are any, also "+
-			"without sessions: load balancers may send clients to a pod that ends")
+		"`TIME` for which new clients are passed to the other pods of the Gateway, or admitted, after SIGTERM, if there "+
+			"are other pods, also without sessions: load balancers may send clients to a pod that ends")
 	f.StringVar(&r.nonceLifetime, "nonce-lifetime", "1h", "`TIME` that a client may use a nonce, from 10m to 1h")
 	f.BoolVar(&r.forced, "force-ready-status", false,
 		"accepted for compatibility: a draining process stays ready without it")

@@ -318,14 +318,18 @@ func (d *daemon) remaining() int {
 	return d.server.Sessions().Len() + d.server.HandedSockets()
 }
 
+// lateInterval is how often drain checks whether there are other pods.
+const lateInterval = 100 * time.Millisecond
+
 // drain refuses new sessions and waits until remaining is 0, at most --drain-timeout or until a second signal.
 // Without --unready-on-drain the process stays ready meanwhile, because kube-proxy drops the UDP flows of an endpoint
-// that is not ready, which would end every call.
+// that is not ready, which would end every call. Nodes and load balancers send new clients for some time after SIGTERM.
+// For lateTime, the process passes them to other pods or admits them, if there are other pods.
 func (d *daemon) drain() {
 	second, stop := secondSignal()
 	defer stop()
 	begun, sessions := time.Now(), d.server.Sessions()
-	sessions.Drain()
+	late := d.server.Drain(d.lateTime() > 0)
 	d.follower.ReportNow()
 	d.log.Info("drain", "sessions", sessions.Len(), "timeout", d.options.drain)
 	timeout := time.NewTimer(d.options.drain)
@@ -337,11 +341,22 @@ func (d *daemon) drain() {
 		defer stop()
 		handing.Go(func() { d.server.HandOver(moving) })
 	}
+	check := time.NewTicker(lateInterval)
+	defer check.Stop()
+	// A process with sessions runs on, so it may still learn that there is another pod.
+	for second.Err() == nil && time.Since(begun) < d.lateTime() && (late || d.remaining() > 0) {
+		select {
+		case <-check.C:
+			late = d.server.Drain(true)
+		case <-second.Done():
+		}
+	}
+	d.server.Drain(false)
 	for {
 		changed := sessions.Changed()
 		if d.remaining() == 0 {
 			d.log.Info("drained", "left in journal", sessions.Len())
-			d.sendAway(begun, second)
+			d.sendAway(second)
 			return
 		}
 		select {
@@ -365,27 +380,19 @@ const (
 )
 
 // sendAway makes clients whose datagrams this process forwards use other pods: the process becomes unready, so that
-// kube-proxy and load balancers send their datagrams to other pods. Until then it forwards the datagrams. Load
-// balancers also send new clients for some time after the drain has begun. These are passed to other pods, if there are
-// any, so that no client sends to a pod that has ended.
-func (d *daemon) sendAway(begun time.Time, second context.Context) {
+// kube-proxy and load balancers send their datagrams to other pods. Until then it forwards the datagrams.
+func (d *daemon) sendAway(second context.Context) {
 	forwards, passed, quiet := d.server.Meter().SessionsHanded.Load() > 0, uint64(0), time.Now()
 	d.moved.Store(true)
 	tick := time.NewTicker(quietTime / 10)
 	defer tick.Stop()
-	end := begun.Add(d.leastDrain())
-	gone := time.Now().Add(frontTime)
-	if end.After(time.Now()) {
-		gone = end.Add(frontTime)
-	}
+	end := time.Now().Add(frontTime)
 	for {
 		now := time.Now()
 		if n := d.server.PassedOn(); n != passed {
 			forwards, passed, quiet = true, n, now
 		}
-		stays := now.Before(end) && d.server.PassesNewClients()
-		sends := forwards && now.Sub(quiet) < quietTime && now.Before(gone)
-		if !stays && !sends {
+		if !forwards || now.Sub(quiet) >= quietTime || now.After(end) {
 			return
 		}
 		select {
@@ -396,10 +403,11 @@ func (d *daemon) sendAway(begun time.Time, second context.Context) {
 	}
 }
 
-// leastDrain returns for how long new clients are passed to other pods. With --hand-over, another process takes the
-// place of this one, and if the Gateway is deleted, no pod accepts clients.
-func (d *daemon) leastDrain() time.Duration {
-	if !d.options.move || d.options.handOver || d.follower.Deleted() {
+// lateTime returns for how long new clients are admitted or passed to other pods after SIGTERM. With --hand-over, another
+// process takes the place of this one when its connections have ended, and if the Gateway is deleted, no pod accepts
+// clients.
+func (d *daemon) lateTime() time.Duration {
+	if d.options.handOver || d.follower.Deleted() {
 		return 0
 	}
 	return min(d.options.drainLeast, d.options.drain)

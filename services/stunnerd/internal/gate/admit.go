@@ -301,9 +301,11 @@ func relayFamily(g *Gate, r *request) *refusal {
 	return refuseIf(!ok, stun.CodeAddrFamilyNotSupported, meter.FamilyUnsupported)
 }
 
-// notRetiring refuses a new allocation with 508 while the process drains or the listener is retired.
-func notRetiring(g *Gate, _ *request) *refusal {
-	return refuseIf(g.retiring.Load() || g.table.Draining(), stun.CodeInsufficientCapacity, meter.Draining)
+// notRetiring refuses a new allocation with 508 if the listener is retired, or if the process drains and no longer admits
+// late clients (session.Table.AdmitLate).
+func notRetiring(g *Gate, r *request) *refusal {
+	refused := g.retiring.Load() || g.table.Refuses(r.client.Connected())
+	return refuseIf(refused, stun.CodeInsufficientCapacity, meter.Draining)
 }
 
 // allocationExists refuses a request of a client without an allocation with 437. So after a restart of the gateway, its

@@ -7,6 +7,8 @@ import (
 
 	"github.com/pion/logging"
 	"github.com/pion/turn/v3"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 )
 
 // a new client of a draining pod gets a session at another pod, which stays there. A request with a wrong
@@ -50,5 +52,52 @@ func TestNewSessionsOfAPodThatDrains(t *testing.T) {
 	other.table.Drain()
 	if _, err := draining.dial("udp", "ann", "first"); err == nil || !strings.Contains(err.Error(), "508") {
 		t.Errorf("both pods drain: %v", err)
+	}
+}
+
+// for some time, a pod that drains admits new clients that it cannot pass to another pod, if there is one: over a
+// connection, and over UDP if pods do not see the addresses of clients.
+func TestLateClientsOfAPodThatDrains(t *testing.T) {
+	type where string
+	const here, there, refused where = "here", "there", "508"
+	for name, c := range map[string]struct {
+		transport                string
+		seesClients, late, alone bool
+		want                     where
+	}{
+		"connection":                            {"dtls", true, true, false, here},
+		"connection, addresses hidden":          {"dtls", false, true, false, here},
+		"connection, too late":                  {"dtls", true, false, false, refused},
+		"connection, no other pod":              {"dtls", true, true, true, refused},
+		"datagrams":                             {"udp", true, true, false, there},
+		"datagrams, too late":                   {"udp", true, false, false, there},
+		"datagrams, addresses hidden":           {"udp", false, true, false, here},
+		"datagrams, addresses hidden, too late": {"udp", false, false, false, there},
+		"datagrams, no other pod":               {"udp", false, true, true, refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both := pods(t)
+			draining, other := both[0], both[1]
+			draining.clientAddresses.Store(c.seesClients)
+			if c.alone {
+				draining.SetPeers(forward.Peers{}, "")
+			}
+			if got := draining.Drain(c.late); got != (c.late && !c.alone) {
+				t.Errorf("admits late clients: %t", got)
+			}
+			got := refused
+			_, err := draining.dial(c.transport, "ann", "first")
+			switch {
+			case err != nil && !strings.Contains(err.Error(), "508"):
+				t.Fatal(err)
+			case err == nil && draining.table.Len() == 1:
+				got = here
+			case err == nil && other.table.Len() == 1:
+				got = there
+			}
+			if got != c.want {
+				t.Errorf("the session is %s, want %s: %v", got, c.want, err)
+			}
+		})
 	}
 }

@@ -226,9 +226,15 @@ func (s *Server) handedSockets() (all, adopted int) {
 	return len(s.handedOver.sockets), adopted
 }
 
-// PassesNewClients reports whether another pod accepts the new clients of this process while it drains.
-func (s *Server) PassesNewClients() bool {
-	return s.clientAddresses.Load() && s.forwarder.HasSuccessors()
+// Drain makes gates refuse new sessions. If late is set and another pod accepts sessions, nodes still send new clients to
+// this pod until they know that it ends. Until the next call, gates then admit the clients that cannot be passed to the
+// other pod: those over connections, and all if pods do not see the addresses of clients. Drain reports whether that is
+// the case.
+func (s *Server) Drain(late bool) bool {
+	late = late && s.forwarder.HasSuccessors()
+	s.table.AdmitLate(late && !s.clientAddresses.Load(), late)
+	s.table.Drain()
+	return late
 }
 
 // PassedOn returns the number of datagrams of clients that this pod has forwarded to the pods with their sessions.

@@ -165,7 +165,10 @@ type Table struct {
 	total    Amounts
 	idle     idleConnections
 	draining bool
-	changed  chan struct{}
+	// lateUDP and lateConnections are set if the table admits such clients while it drains.
+	lateUDP, lateConnections bool
+
+	changed chan struct{}
 	// withoutMedia counts the sessions that have ended without a packet to a peer.
 	withoutMedia uint64
 	// report is nil if no other pod counts the sessions of users.
@@ -323,7 +326,7 @@ func (t *Table) List() []*Session {
 	return list
 }
 
-// Drain makes gates refuse new sessions.
+// Drain makes gates refuse new sessions, except those that AdmitLate admits.
 func (t *Table) Drain() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -336,6 +339,20 @@ func (t *Table) Draining() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.draining
+}
+
+// AdmitLate sets whether gates admit new sessions over UDP and over connections after Drain.
+func (t *Table) AdmitLate(udp, connections bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lateUDP, t.lateConnections = udp, connections
+}
+
+// Refuses reports whether gates refuse new sessions over connections, or over UDP.
+func (t *Table) Refuses(connection bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.draining && !(connection && t.lateConnections || !connection && t.lateUDP)
 }
 
 // Changed returns a channel that is closed at the next change of the table, and by Touch.

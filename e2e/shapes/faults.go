@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
 
@@ -20,12 +19,9 @@ const (
 	vanished = 3
 	// bystanders is the number of calls that must not be disturbed.
 	bystanders = 4
-	// pause is the time between two new calls during an update, and before a refused client tries again. A pod may get
-	// SIGTERM before the nodes send new clients to other pods.
-	pause = time.Second
-	// unnoticed is the longest time in which nodes send new connections to a pod that has got SIGTERM, which refuses their
-	// allocations. It is the default of --drain-minimum. Such a pod passes new clients over UDP to another pod.
-	unnoticed = 3 * time.Second
+	// pause is the time between two new calls during an update. It is shorter than the time in which nodes still send new
+	// clients to a pod that has got SIGTERM.
+	pause = 200 * time.Millisecond
 	// inPlace is the longest time without new calls while a dataplane in the network of a host is replaced: the grace period
 	// of its pod, if it has calls over connections, and the start of the next process.
 	inPlace = 20 * time.Second
@@ -243,20 +239,15 @@ func drain(e *env.Env, ctx context.Context) error {
 
 // updateAdmitsNewCalls updates the dataplanes while clients call again and again.
 func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
-	gapOf := func(l *env.Listener) time.Duration {
-		switch {
-		case e.Shape.InHostNetwork():
-			return inPlace
-		case l.Network != call.UDP:
-			return unnoticed
-		}
-		return 0
+	var gap time.Duration
+	if e.Shape.InHostNetwork() {
+		gap = inPlace
 	}
 	return during(ctx, e, surviving(e.Shape, env.Update), func(ctx context.Context) error {
 		calling, stop := context.WithCancel(ctx)
 		refused := make(chan error)
 		for _, l := range e.Listeners() {
-			go func() { refused <- callRepeatedly(calling, l, gapOf(l)) }()
+			go func() { refused <- callRepeatedly(calling, l, gap) }()
 		}
 		err := e.Update(ctx)
 		stop()
@@ -267,20 +258,16 @@ func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
 	})
 }
 
-// callRepeatedly makes new calls until ctx ends. It returns an error if at least two calls in succession fail, and the
-// time since the first of these exceeds gap.
+// callRepeatedly makes new calls until ctx ends. It returns an error if a call fails later than gap after the latest success.
 func callRepeatedly(ctx context.Context, l *env.Listener, gap time.Duration) (err error) {
-	var failing time.Time
+	succeeded := time.Now()
 	for ctx.Err() == nil {
-		begun := time.Now()
 		now := l.TryPeer(ctx, l.Peers()[0])
 		switch {
 		case now == nil:
-			failing = time.Time{}
-		case failing.IsZero():
-			failing = begun
-		case time.Since(failing) > gap && ctx.Err() == nil:
-			err = fmt.Errorf("new calls during the update fail, for %s: %w", time.Since(failing).Round(time.Millisecond), now)
+			succeeded = time.Now()
+		case time.Since(succeeded) > gap && ctx.Err() == nil:
+			err = fmt.Errorf("a new call during the update fails, %s after the latest success: %w", time.Since(succeeded).Round(time.Millisecond), now)
 		}
 		select {
 		case <-time.After(pause):

@@ -17,6 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
@@ -136,6 +137,54 @@ func TestSessionsThatCannotContinueAreCounted(t *testing.T) {
 	}
 	d.await("no session is restored", d.sessions(0))
 	d.allocated(10)
+}
+
+// The session of a user who was revoked while no process ran is not restored. If the next process starts with its last good
+// config, which has no revocation, the session ends when the new config arrives. Sessions of others continue.
+func TestSessionsRevokedWhileNoProcessRuns(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lastGood bool
+		dropped  float64
+	}{
+		"config with the revocation first": {false, 1},
+		"last good config first":           {true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			state := []string{"--state-dir", dir}
+			d := running(t, state...)
+			kept, now := d.newSessions(2), time.Now()
+			authority := credential.Authority{Realm: d.config.Auth.Realm, SharedSecret: secret}
+			bob, err := authority.Mint("bob", time.Hour, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			revoked := d.client(len(kept))
+			revoked.Username, revoked.Password = bob.Username, string(bob.Password)
+			d.must(revoked, stun.MethodAllocate, ask.UDP())
+			d.bind(revoked)
+			d.kill()
+			d.config.Auth.Revocations = []credential.Revocation{
+				{User: "bob", IssuedBefore: now.Unix(), Until: now.Add(time.Hour).Unix()},
+			}
+			d.write(d.config)
+			if !c.lastGood {
+				if err := os.Remove(filepath.Join(dir, "last-good.json")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d.again(state...)
+			d.await("one session has ended", d.sessions(len(kept)))
+			d.continues(kept...)
+			if code, _ := d.do(revoked, stun.MethodRefresh, ask.Lifetime(600)); code != stun.CodeUnauthorized {
+				t.Errorf("request of the revoked user: %d, want 401", code)
+			}
+			if n := d.metric("stunner_sessions_dropped_total", "revoked"); n != c.dropped {
+				t.Errorf("%v sessions counted as dropped because of a revocation, want %v", n, c.dropped)
+			}
+		})
+	}
 }
 
 // after SIGKILL a new process serves from the last good config within two seconds, while config discovery is

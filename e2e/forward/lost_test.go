@@ -66,15 +66,21 @@ func copied(pods []*pod, want int) {
 }
 
 // TestNodeIsLost: one of three pods is cut off, and its clients are sent to the others. Their calls continue,
-// calls of other pods lose nothing, and when the link is restored each session has one owner.
+// calls of other pods lose nothing, and when the link is restored each session has one owner. A call over TCP waits for its
+// pod.
 func TestNodeIsLost(t *testing.T) {
 	g := newGateway(t)
 	g.net.Peers.Do(func() { g.peer = harnesstest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
+	g.listenTCP()
 	pods := g.addShowing(3)
 	lost, others := pods[0], pods[1:]
 	const count = 40
 	calls := g.dialICE(count, voice, lost)
 	control := g.dialICE(10, voice, others[0])
+	stream, err := lost.tryTCP(voice, ice.NewSession(-1))
+	must(t, err)
+	streams := []*client{stream}
+	awaitMore(t, streams, 5)
 	copied(pods, count+10)
 	laps(calls)
 	laps(control)
@@ -89,15 +95,16 @@ func TestNodeIsLost(t *testing.T) {
 
 	must(t, lost.net.Plug())
 	t.Logf("one owner of each session %s after the link was back", awaitOwner(pods, slices.Concat(calls, control)))
-	if n := len(lost.sessions()); n != 0 {
-		t.Errorf("the pod that was lost has %d sessions", n)
+	awaitMore(t, streams, 20)
+	if n := len(lost.sessions()); n != len(streams) {
+		t.Errorf("the pod that was lost has %d sessions, want that over TCP", n)
 	}
 	for _, c := range calls {
 		c.move(lost)
 	}
 	awaitMore(t, calls, 50)
 	end(t, control...)
-	for _, c := range calls {
+	for _, c := range slices.Concat(calls, streams) {
 		c.End(0)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Folders of the programs, relative to the root of the repository.
@@ -59,54 +61,91 @@ func Published(ctx context.Context, root, name string) (folder string, err error
 // repository, where `go build` finds a current program and does not link it again: all test binaries, and the child
 // processes that a test starts of itself, share one link of some seconds.
 func Build(ctx context.Context, root, dir string, folders ...string) error {
-	for _, folder := range folders {
-		once, _ := built.LoadOrStore(
-			filepath.Join(root, folder),
-			sync.OnceValues(func() (*os.File, error) { return build(ctx, root, folder) }),
-		)
-		program, err := once.(func() (*os.File, error))()
-		if err != nil {
-			return fmt.Errorf("build %s: %w", folder, err)
-		}
-		if err := install(program, filepath.Join(dir, filepath.Base(folder))); err != nil {
-			return fmt.Errorf("build %s: %w", folder, err)
+	programs, err := builds.open(ctx, root, folders)
+	if err != nil {
+		return fmt.Errorf("build %s: %w", strings.Join(folders, ", "), err)
+	}
+	for i, program := range programs {
+		if err := install(program, filepath.Join(dir, filepath.Base(folders[i]))); err != nil {
+			return fmt.Errorf("install %s: %w", folders[i], err)
 		}
 	}
 	return nil
 }
 
-// built caches open files of the programs that this process has built, by folder. An open file stays readable when a
-// later build replaces the program, so that all tests of a process run the same one.
-var built sync.Map
+// builds has the programs that this process has built.
+var builds = built{files: map[string]*os.File{}}
 
-// build links a program into bin/e2e unless it is current, and opens it. A lock excludes concurrent builds of the same
-// program by other processes.
-func build(ctx context.Context, root, folder string) (*os.File, error) {
-	path := filepath.Join(root, "bin/e2e", filepath.Base(folder))
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
+// built caches open files of programs, by folder. An open file stays readable when a later build replaces the program,
+// so that all tests of a process run the same one.
+type built struct {
+	mu    sync.Mutex
+	files map[string]*os.File
+}
+
+// open returns the programs of folders, and builds those that this process has not built yet.
+func (b *built) open(ctx context.Context, root string, folders []string) (programs []*os.File, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var missing []string
+	for _, folder := range folders {
+		if b.files[folder] == nil {
+			missing = append(missing, folder)
+		}
 	}
-	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	if len(missing) > 0 {
+		if err := b.build(ctx, root, missing); err != nil {
+			return nil, err
+		}
+	}
+	for _, folder := range folders {
+		programs = append(programs, b.files[folder])
+	}
+	return programs, nil
+}
+
+// build links programs into bin/e2e unless they are current, and opens them. One command builds all of them, because it
+// reads the same packages for each. A lock excludes concurrent builds by other processes.
+func (b *built) build(ctx context.Context, root string, folders []string) error {
+	bin := filepath.Join(root, "bin/e2e")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(bin, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer lock.Close()
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, ".")
-	cmd.Dir = filepath.Join(root, folder)
+	args := []string{"build", "-o", bin + "/"}
+	for _, folder := range folders {
+		args = append(args, "./"+folder)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, out)
+		return fmt.Errorf("%w\n%s", err, out)
 	}
-	return os.Open(path)
+	for _, folder := range folders {
+		if b.files[folder], err = os.Open(filepath.Join(bin, filepath.Base(folder))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// install copies a program to path unless path exists. A child process writes the copy: if this process wrote the file,
-// a child that it forks at that moment would inherit the open descriptor, and executing the file would fail with
-// ETXTBSY.
+// install puts a program at path unless path exists: as a hard link, which needs no space, or as a copy if the folder is
+// on another file system or a later build has replaced the program. Nothing may write to the file. A child process writes
+// the copy: if this process wrote the file, a child that it forks at that moment would inherit the open descriptor, and
+// executing the file would fail with ETXTBSY.
 func install(program *os.File, path string) error {
 	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	opened := fmt.Sprintf("/proc/self/fd/%d", program.Fd())
+	if unix.Linkat(unix.AT_FDCWD, opened, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW) == nil {
 		return nil
 	}
 	cmd := exec.Command("cp", "/proc/self/fd/3", path)

@@ -118,6 +118,35 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
+// TestInstallTakesNoSpace: an installed program is a link to the built one. When a later build has replaced the built one,
+// the installed program is a copy of what this process has built.
+func TestInstallTakesNoSpace(t *testing.T) {
+	dir := t.TempDir()
+	source, linked, copied := filepath.Join(dir, "built"), filepath.Join(dir, "linked"), filepath.Join(dir, "copied")
+	if err := os.WriteFile(source, []byte("program"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.Open(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	if err := install(program, linked); err != nil {
+		t.Fatal(err)
+	}
+	before, beforeErr := os.Stat(source)
+	after, afterErr := os.Stat(linked)
+	if err := errors.Join(beforeErr, afterErr); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the installed program is not a link to the built one: %v", err)
+	}
+	if err := errors.Join(os.Remove(source), os.Remove(linked), install(program, copied)); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, dir, "copied"); got != "program" {
+		t.Errorf("copied %q", got)
+	}
+}
+
 // TestPortsAreGivenOnce: a port that one suite has been given is not given again while that suite runs, although the
 // port is not bound yet.
 func TestPortsAreGivenOnce(t *testing.T) {

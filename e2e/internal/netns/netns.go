@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -26,8 +27,7 @@ type Setting struct{ File, Value string }
 var UsualSendBuffers = Setting{"/proc/sys/net/core/wmem_max", "212992"}
 
 // Main runs all tests of a package in a network namespace, as Isolated does with one test, and returns the exit code.
-// run is the Run of testing.M. The parent process writes the settings and restores them, because a child in another
-// namespace cannot.
+// run is the Run of testing.M. The parent process holds the settings, because a child in another namespace cannot.
 func Main(run func() int, settings ...Setting) int {
 	switch os.Getenv(inside) {
 	case whole:
@@ -50,17 +50,11 @@ func Main(run func() int, settings ...Setting) int {
 // runChild runs this program with its arguments in a new network namespace.
 func runChild(settings []Setting) (err error) {
 	for _, s := range settings {
-		before, readErr := os.ReadFile(s.File)
-		if err := errors.Join(readErr, os.WriteFile(s.File, []byte(s.Value), 0)); err != nil {
-			return fmt.Errorf("%w: run the tests as root", err)
+		release, holdErr := s.hold(os.TempDir())
+		if holdErr != nil {
+			return fmt.Errorf("%w: run the tests as root", holdErr)
 		}
-		defer func() {
-			now, readErr := os.ReadFile(s.File)
-			if err == nil && readErr == nil && strings.TrimSpace(string(now)) != s.Value {
-				err = fmt.Errorf("the tests are not valid: %s was changed while they ran", s.File)
-			}
-			err = errors.Join(err, readErr, os.WriteFile(s.File, before, 0))
-		}()
+		defer func() { err = errors.Join(err, release()) }()
 	}
 	program, err := os.Executable()
 	if err != nil {
@@ -69,6 +63,63 @@ func runChild(settings []Setting) (err error) {
 	child := inNamespace(exec.Command(program, os.Args[1:]...), whole)
 	child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
 	return child.Run()
+}
+
+// hold makes a setting effective until release. Processes that run at the same time share it: the first one writes it,
+// and the last one restores the value before, which a file of the folder keeps. So it is also restored after a process
+// was killed. release returns an error if another program has changed the setting meanwhile.
+func (s Setting) hold(dir string) (release func() error, err error) {
+	name := filepath.Join(dir, "stunner-"+filepath.Base(s.File))
+	kept, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("hold %s: %w", s.File, err)
+	}
+	// alone calls f with true if no other process holds the setting. Calls in several processes follow each other.
+	alone := func(f func(alone bool) error) error {
+		gate, err := os.OpenFile(name+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		defer gate.Close()
+		if err := syscall.Flock(int(gate.Fd()), syscall.LOCK_EX); err != nil {
+			return err
+		}
+		err = f(syscall.Flock(int(kept.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil)
+		return errors.Join(err, syscall.Flock(int(kept.Fd()), syscall.LOCK_SH))
+	}
+	err = alone(func(alone bool) error {
+		if !alone {
+			return nil
+		}
+		if info, err := kept.Stat(); err != nil || info.Size() == 0 {
+			before, readErr := os.ReadFile(s.File)
+			_, writeErr := kept.Write(before)
+			if err := errors.Join(err, readErr, writeErr); err != nil {
+				return err
+			}
+		}
+		return os.WriteFile(s.File, []byte(s.Value), 0)
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("hold %s: %w", s.File, err), kept.Close())
+	}
+	return func() error {
+		defer kept.Close()
+		return alone(func(alone bool) error {
+			now, err := os.ReadFile(s.File)
+			if err == nil && strings.TrimSpace(string(now)) != s.Value {
+				err = fmt.Errorf("the tests are not valid: %s was changed while they ran", s.File)
+			}
+			if !alone {
+				return err
+			}
+			before, readErr := os.ReadFile(name)
+			if readErr == nil {
+				readErr = os.WriteFile(s.File, before, 0)
+			}
+			return errors.Join(err, readErr, kept.Truncate(0))
+		})
+	}, nil
 }
 
 // inNamespace makes a command run in a new network namespace.

@@ -1,10 +1,69 @@
 package netns
 
 import (
+	"errors"
 	"flag"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
+
+// TestSettingIsShared: two processes that run at the same time have the value of a setting until the last one ends, which
+// restores the value before. So does the next process after one that was killed. A change by another program is an error.
+func TestSettingIsShared(t *testing.T) {
+	dir := t.TempDir()
+	s := Setting{filepath.Join(dir, "wmem_max"), "212992"}
+	set := func(value string) {
+		t.Helper()
+		if err := os.WriteFile(s.File, []byte(value), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is := func(when, want string) {
+		t.Helper()
+		if got, err := os.ReadFile(s.File); err != nil || string(got) != want {
+			t.Errorf("%s the setting is %q, want %q: %v", when, got, want, err)
+		}
+	}
+	hold := func() func() error {
+		t.Helper()
+		release, err := s.hold(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return release
+	}
+	for range 2 {
+		set("4194304")
+		first := hold()
+		is("while one runs", s.Value)
+		second := hold()
+		err := first()
+		is("while the other runs", s.Value)
+		if err := errors.Join(err, second()); err != nil {
+			t.Error(err)
+		}
+		is("after both", "4194304")
+	}
+
+	set(s.Value) // by a process that was killed
+	if err := os.WriteFile(filepath.Join(dir, "stunner-wmem_max"), []byte("4194304"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := hold()(); err != nil {
+		t.Error(err)
+	}
+	is("after the next one", "4194304")
+
+	release := hold()
+	set("1")
+	if err := release(); err == nil || !strings.Contains(err.Error(), "was changed") {
+		t.Errorf("after a change by another program: %v", err)
+	}
+	is("after a change", "4194304")
+}
 
 func TestChildHasTheFlagsOfTheSuite(t *testing.T) {
 	set := flag.NewFlagSet("suite", flag.PanicOnError)

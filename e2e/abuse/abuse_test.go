@@ -56,7 +56,7 @@ var program string
 func TestMain(m *testing.M) {
 	harnesstest.Parallel(6)
 	os.Exit(netns.Main(func() int {
-		dir, err := os.MkdirTemp("", "abuse")
+		dir, err := os.MkdirTemp("", "stunner-abuse-")
 		if err == nil {
 			defer os.RemoveAll(dir)
 			err = prepare(dir)

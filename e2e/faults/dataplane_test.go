@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "faults")
+	dir, err := os.MkdirTemp("", "stunner-faults-")
 	defer os.RemoveAll(dir)
 	root, rootErr := harness.Root()
 	if err = errors.Join(err, rootErr); err == nil {

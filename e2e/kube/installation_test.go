@@ -108,7 +108,7 @@ func newShared(t *testing.T) *installation {
 func sharedOperator(t *testing.T) *installation {
 	t.Helper()
 	sharing.Do(func() {
-		dir, err := os.MkdirTemp("", "shared-")
+		dir, err := os.MkdirTemp("", "stunner-shared-")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -43,7 +43,7 @@ const (
 
 // bin is the folder of the built programs.
 var bin = sync.OnceValue(func() string {
-	dir, err := os.MkdirTemp("", "turncat")
+	dir, err := os.MkdirTemp("", "stunner-turncat-")
 	root, rootErr := harness.Root()
 	if err = errors.Join(err, rootErr); err == nil {
 		err = harness.Build(context.Background(), root, dir, harness.Stunnerd, harness.Stunnerctl)

@@ -59,7 +59,7 @@ func run(kernel string, modules []string, memory string, command []string) (code
 			len(images), kernel,
 		)
 	}
-	folder, err := os.MkdirTemp("", "boot")
+	folder, err := os.MkdirTemp("", "stunner-boot-")
 	if err != nil {
 		return 0, err
 	}

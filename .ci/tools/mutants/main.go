@@ -56,7 +56,7 @@ func run(ctx context.Context, root, only string, jobs int) error {
 	if err != nil {
 		return fmt.Errorf("read GOFLAGS: %w", err)
 	}
-	work, err := os.MkdirTemp("", "mutants-")
+	work, err := os.MkdirTemp("", "stunner-mutants-")
 	if err != nil {
 		return fmt.Errorf("make a folder for the changed files: %w", err)
 	}

@@ -122,7 +122,7 @@ func checkImage(archive, digest string) error {
 		return err
 	}
 	defer f.Close()
-	unpacked, err := os.MkdirTemp("", "image")
+	unpacked, err := os.MkdirTemp("", "stunner-image-")
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func (c *Cluster) start(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	c.program = filepath.Join(control, "kube")
-	if c.dir, err = os.MkdirTemp("", "cluster-"); err != nil {
+	if c.dir, err = os.MkdirTemp("", "stunner-cluster-"); err != nil {
 		return err
 	}
 	if err := c.startServer(ctx, o.Roomy); err != nil {

@@ -73,7 +73,7 @@ func possible() (err error) {
 func again() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	dir, err := os.MkdirTemp("", "node-")
+	dir, err := os.MkdirTemp("", "stunner-node-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -1,7 +1,7 @@
 # Tests. A suite is a service or a folder of e2e; each of the suites that a target names must run at least one test.
 
 UNIT_MODULES := $(filter services/% clients/%,$(MODULES))
-UNIT_SUITES  := tools/bill tools/mutants tools/pack tools/release tools/requirements tools/tally tools/wrap $(UNIT_MODULES)
+UNIT_SUITES  := tools/bill tools/mutants tools/pack tools/release tools/requirements tools/scripts tools/tally tools/wrap $(UNIT_MODULES)
 TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
 # The target vet runs go vet once; go test would repeat it for each build mode, including dependencies.

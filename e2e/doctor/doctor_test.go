@@ -42,6 +42,10 @@ import (
 // limit is the longest time that a diagnosis with packets may take, on a machine that runs nothing else.
 const limit = 20 * time.Second
 
+// route is held by the installation with an API server that runs. It has the route from this process to the public
+// addresses of its cluster, which are the same in each installation.
+var route sync.Mutex
+
 // start starts the product in a shape.
 // With disk, its output folder is a small disk.
 func start(t *testing.T, shape string, number int, kube *cluster.Cluster, disk bool, annotations ...string) *env.Env {
@@ -49,6 +53,10 @@ func start(t *testing.T, shape string, number int, kube *cluster.Cluster, disk b
 	s, err := env.ParseShape(shape)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if s.Is(env.APIServer) {
+		route.Lock()
+		t.Cleanup(route.Unlock)
 	}
 	e, err := env.New(t.Context(), env.Options{Shape: s, Number: number, Cluster: kube, Dir: t.TempDir(), Logf: t.Logf,
 		Annotation: strings.Join(annotations, ", ")})
@@ -289,7 +297,7 @@ type installation struct {
 }
 
 // installations are the installations of TestFaults. faults returns the table of faults of a healthy installation; it
-// causes none of them.
+// causes none of them. Those with an API server are first, because their faults are made one after the other.
 var installations = []struct {
 	shape      string
 	annotation string
@@ -297,13 +305,13 @@ var installations = []struct {
 	disk   bool
 	faults func(*testing.T, *installation) []fault
 }{
+	{shape: "apiserver,keeps,2pods,udp+tcp+tls+dtls,ipv4,ephemeral", faults: faultsOfCluster},
+	{shape: "apiserver,keeps,3pods,udp+tcp,ipv4,ephemeral", faults: faultsOfPods},
+	{shape: "apiserver,nat,udp+tcp,ipv4,ephemeral", faults: faultsOfNAT},
 	{shape: "folder,host,udp+tcp+tls+dtls,dual,ephemeral", faults: faultsOfPackets},
 	{shape: "folder,host,udp+tcp,ipv4,ephemeral", annotation: "stunner.l7mp.io/tls-at-load-balancer: tcp", faults: faultsOfTLSAtBalancer},
 	{shape: "folder,host,udp,jwt", disk: true, faults: faultsOfHost},
 	{shape: "folder,host,udp+tcp+tls+dtls,ipv4,ephemeral", faults: faultsOfObjects},
-	{shape: "apiserver,keeps,2pods,udp+tcp+tls+dtls,ipv4,ephemeral", faults: faultsOfCluster},
-	{shape: "apiserver,keeps,3pods,udp+tcp,ipv4,ephemeral", faults: faultsOfPods},
-	{shape: "apiserver,nat,udp+tcp,ipv4,ephemeral", faults: faultsOfNAT},
 }
 
 // fewest is the least number of faults in all installations.
@@ -312,6 +320,7 @@ const fewest = 90
 // TestFaults: stunnerctl names each fault with its object and a remedy, in less than limit. Before and after the fault
 // there is no finding.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	kube := sync.OnceValue(func() *cluster.Cluster { return startCluster(t) })
 	table := &rows{}
 	t.Cleanup(func() {
@@ -320,15 +329,9 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%d faults, want at least %d", n, fewest)
 		}
 	})
-	// from this process to the public addresses of a cluster, which are the same in each installation
-	var route sync.Mutex
 	for i, at := range installations {
 		t.Run(at.shape, func(t *testing.T) {
 			t.Parallel()
-			if strings.HasPrefix(at.shape, "apiserver,") {
-				route.Lock()
-				t.Cleanup(route.Unlock)
-			}
 			p := startInstallation(t, at.shape, at.annotation, at.disk, 1+i, kube)
 			p.table = table
 			faults := at.faults(t, p)

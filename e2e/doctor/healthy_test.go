@@ -16,9 +16,11 @@ var healthyShapes = []string{
 
 // TestHealthy: a healthy Gateway of any shape has no finding, and each step reports what was tested.
 func TestHealthy(t *testing.T) {
+	t.Parallel()
 	kube := startCluster(t)
 	for i, shape := range healthyShapes {
 		t.Run(shape, func(t *testing.T) {
+			t.Parallel()
 			e := start(t, shape, 10+i, kube, false)
 			for _, g := range e.Gateways {
 				awaitHealthy(t, e, append([]string{"why", g.ID()}, authFlags(t, e)...)...)

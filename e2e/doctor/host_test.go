@@ -259,6 +259,7 @@ func faultsOfHost(t *testing.T, at *installation) []fault {
 
 // TestSecondOperatorOfAFolder: a second operator ends with an error that names the folder, and changes nothing.
 func TestSecondOperatorOfAFolder(t *testing.T) {
+	t.Parallel()
 	p := startHost(t, "folder,host,udp,ephemeral", 20)
 	address := harness.Loopback + ":0"
 	second := p.secondOperator(t, p.input, p.output, address)
@@ -272,6 +273,7 @@ func TestSecondOperatorOfAFolder(t *testing.T) {
 // TestLineBreaksOfSecrets: a line break at the end of the values of a Secret is ignored: no config changes, calls
 // succeed, and doctor has no findings.
 func TestLineBreaksOfSecrets(t *testing.T) {
+	t.Parallel()
 	for i, shape := range []string{"folder,host,udp,ephemeral", "folder,host,udp,static"} {
 		p := startHost(t, shape, 21+i)
 		g := p.Gateways[0]

@@ -9,6 +9,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	harnesstest.Parallel(4) // most of the time is spent waiting for answers
+	harnesstest.Parallel(6) // most of the time is spent waiting for answers
 	os.Exit(netns.Main(m.Run, netns.UsualSendBuffers))
 }

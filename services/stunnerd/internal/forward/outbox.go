@@ -160,18 +160,19 @@ func (o *Outbox) put(l *link, k kind, c Client, payload []byte) error {
 	return nil
 }
 
-// Flush sends the frames. A frame that cannot be sent is counted.
+// Flush sends the frames. A frame that cannot be sent is counted. After a panic the Outbox is empty, because the next
+// Flush would cause the panic again, and its reader would handle no further datagram.
 func (o *Outbox) Flush() {
 	if o == nil || len(o.packets) == 0 {
 		return
 	}
+	defer o.empty()
 	o.send()
 	for i := range o.packets {
 		if o.packets[i].Err != nil {
 			o.forwarder.unsent(1)
 		}
 	}
-	o.empty()
 }
 
 // send sends the frames. Consecutive frames to the same pod are sent by one call.

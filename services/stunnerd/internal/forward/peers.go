@@ -195,6 +195,11 @@ func (f *Forwarder) build(p Peers, now time.Duration) *view {
 		if v.pods[id] != nil || v.senders[peer.Sender] != nil || !self && !validAddress(peer.Address) {
 			continue
 		}
+		if !self && peer.Address.Addr().Unmap().Is4() != f.self.Address.Addr().Is4() { // a socket has one family
+			v.problem = "the first addresses of the pods of the Gateway have different families, and only pods with the " +
+				"same one forward to each other"
+			continue
+		}
 		at := f.pods[id]
 		if at == nil {
 			at = &pod{id: id}
@@ -253,8 +258,8 @@ func (f *Forwarder) connect(at *pod, peer Peer, keys []datedKey, now time.Durati
 	return l
 }
 
-// SetPeers replaces the list of pods. The zero Peers ends forwarding. Pods with an invalid address, and later pods with
-// a name or sender that an earlier pod has, are ignored.
+// SetPeers replaces the list of pods. The zero Peers ends forwarding. Pods with an invalid address or one of another
+// family than that of this pod, and later pods with a name or sender that an earlier pod has, are ignored.
 func (f *Forwarder) SetPeers(p Peers) {
 	if f == nil {
 		return

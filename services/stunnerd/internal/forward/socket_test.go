@@ -51,11 +51,16 @@ func (e *echoes) Flush(time.Time) {
 // pods opens two Forwarders on the loopback interface that know each other.
 func pods(t testing.TB, bad Client) (f [2]*Forwarder, s [2]*echoes) {
 	t.Helper()
+	return podsAt(t, netip.MustParseAddr("127.0.0.1"), bad)
+}
+
+func podsAt(t testing.TB, local netip.Addr, bad Client) (f [2]*Forwarder, s [2]*echoes) {
+	t.Helper()
 	p := Peers{Keys: []Key{today}}
 	for i := range f {
 		s[i] = &echoes{testSessions: testSessions{has: map[Client]bool{}}, answers: make(chan string, 1000), bad: bad}
 		var err error
-		f[i], err = Open(Options{Local: netip.MustParseAddr("127.0.0.1"), Sessions: s[i], Meter: meter.New()})
+		f[i], err = Open(Options{Local: local, Sessions: s[i], Meter: meter.New()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,6 +129,70 @@ func TestSocket(t *testing.T) {
 	if n := uint64(len(want)); a.Delivered != n || a.Replied != n || b.Passed != n || b.Answered != n || b.Asked != 0 {
 		t.Errorf("%d datagrams are counted as %+v and %+v", n, a, b)
 	}
+}
+
+// No frame is sent to a pod whose first address has the other family, because a socket has one family. The others
+// forward to each other, and the status names the problem.
+func TestPodOfTheOtherFamily(t *testing.T) {
+	for family, local := range map[string]string{"IPv4": "127.0.0.1", "IPv6": "::1"} {
+		t.Run(family, func(t *testing.T) {
+			f, s := podsAt(t, netip.MustParseAddr(local), Client{})
+			stranger := Peer{Pod: "pod-2", Address: parse("[::1]:40000"), Sender: [8]byte{2}}
+			if local == "::1" {
+				stranger.Address = parse("127.0.0.1:40000")
+			}
+			list := f[0].view.Load().peers
+			list.Pods = append(slices.Clone(list.Pods), stranger)
+			const clients = 20 // the third pod would be a home of most of them
+			for i := range f {
+				f[i].SetPeers(list)
+				if st := f[i].Status(); st.Peers != 1 || st.Problem == "" {
+					t.Fatalf("%d peers, problem %q", st.Peers, st.Problem)
+				}
+			}
+			front := f[1].Outbox()
+			for i := range clients {
+				s[0].mu.Lock()
+				s[0].has[client(i)] = true
+				s[0].mu.Unlock()
+				f[0].Added(client(i))
+			}
+			for f[1].Status().Held < clients {
+				time.Sleep(time.Millisecond)
+			}
+			for i := range clients {
+				front.Pass(client(i), []byte("x"), datagram.Source{}, time.Now())
+			}
+			front.Flush()
+			for range clients {
+				<-s[1].answers
+			}
+		})
+	}
+}
+
+// broken is a sender that panics.
+type broken struct{}
+
+func (broken) SendAll([]datagram.Packet) { panic("a sender") }
+func (broken) Close() error              { return nil }
+
+// A panic of a Flush is not repeated by the next one.
+func TestOutboxIsEmptyAfterAPanic(t *testing.T) {
+	f, _ := pods(t, Client{})
+	o := f[0].Outbox()
+	l := *f[0].view.Load().links[podID("pod-1")]
+	l.sender = broken{}
+	o.add(&l, ping, nobody, nil)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		o.Flush()
+	}()
+	o.Flush()
 }
 
 func TestOpenRefusesAddresses(t *testing.T) {

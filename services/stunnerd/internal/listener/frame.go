@@ -138,10 +138,11 @@ func (f *framer) move(to []byte) {
 	f.read, f.buf = 0, to
 }
 
-// enlarge replaces the small buffer by a large one. It reports false if there is no memory for it.
+// enlarge replaces the small buffer by a large one. It reports false if there is no memory for it, or no session that
+// can be charged: the session may have ended while the client was silent.
 func (f *framer) enlarge() bool {
 	f.memory = f.charge()
-	if f.memory.Set(session.PriceFrame) != nil {
+	if f.memory.Set(session.PriceFrame) != nil || f.memory.Held() == 0 {
 		return false
 	}
 	f.small, f.large = f.buf, largeBuffers.Get()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"testing"
 	"testing/iotest"
 
@@ -37,11 +38,18 @@ func channelData(payload int) []byte {
 	return f
 }
 
-// uncharged is the charge function of a connection without a session.
-func uncharged() session.Claim { return session.Claim{} }
+// unlimited is the charge function of a connection with a session in a process whose memory has no limit.
+func unlimited() session.Claim {
+	s := &session.Session{UserID: "ann"}
+	_ = session.NewTable().Reserve(s) // never fails: the table has no bounds
+	return s.Claim(session.Memory)
+}
+
+// stranger is the charge function of a connection without a session.
+func stranger() session.Claim { return session.Claim{} }
 
 func collect(from io.Reader, limit int) (frames [][]byte, err error) {
-	f := newFramer(from, uncharged)
+	f := newFramer(from, unlimited)
 	for {
 		frame, err := f.next(limit)
 		if err != nil {
@@ -81,7 +89,7 @@ func TestFramesAreFoundInAnySplit(t *testing.T) {
 func TestShortFrameIsNotHeldBack(t *testing.T) {
 	in, out := io.Pipe()
 	defer in.Close()
-	f := newFramer(in, uncharged)
+	f := newFramer(in, unlimited)
 	for size := 1; size <= 9; size++ {
 		go out.Write(channelData(size))
 		frame, err := f.next(sessionLimit)
@@ -178,6 +186,19 @@ func TestLongFramesAreCharged(t *testing.T) {
 	}
 }
 
+// there is no large buffer for the frame of a client whose session has ended while the client was silent. The
+// frame is dropped, and the stream continues.
+func TestLongFrameWithoutASession(t *testing.T) {
+	long, short := channelData(60_000), channelData(100)
+	f := newFramer(bytes.NewReader(slices.Concat(long, short)), stranger)
+	if _, err := f.next(sessionLimit); err != errNoMemory {
+		t.Errorf("a long frame: %v", err)
+	}
+	if got, err := f.next(sessionLimit); err != nil || !bytes.Equal(got, short) {
+		t.Errorf("a short frame after it: %d bytes, %v", len(got), err)
+	}
+}
+
 // F-02: the same bytes give the same frames and the same end for any split into reads: those of RFC 8656 §12.5 and RFC
 // 8489 §6.2.2. The buffer stays within its limit, and the work is linear.
 func FuzzFramer(f *testing.F) {
@@ -211,7 +232,7 @@ func FuzzFramer(f *testing.F) {
 			pieces, rest = append(pieces, rest[:n]), rest[n:]
 		}
 		from := &counted{chunks: pieces}
-		framer := newFramer(from, uncharged)
+		framer := newFramer(from, unlimited)
 		for i := 0; ; i++ {
 			frame, err := framer.next(limit)
 			if err != nil {

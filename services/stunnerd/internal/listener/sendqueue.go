@@ -115,11 +115,13 @@ var writeBuffers datagram.Pool[[maxWrite + datagram.BatchSize*recordOverhead]byt
 
 // write writes frames to the connection. If the kernel does not accept all of them, later frames are queued.
 func (o *sendQueue) write(packets []datagram.Packet) (err error) {
+	o.stream.queued.Store(true)
 	if len(packets) == 1 {
 		_, err = o.conn.Write(packets[0].Payload)
 	} else {
 		err = o.writeAtOnce(packets)
 	}
+	o.stream.queued.Store(false)
 	if err != nil {
 		return o.stalled(err)
 	}
@@ -168,7 +170,7 @@ func (o *sendQueue) payBacklog() bool {
 // stalled closes the connection after a failed write. If the write failed because the client does not read, it counts
 // the client as slow.
 func (o *sendQueue) stalled(err error) error {
-	if errors.Is(err, errBacklog) || errors.Is(err, os.ErrDeadlineExceeded) {
+	if errors.Is(err, errBacklog) || errors.Is(err, errNoRoom) || errors.Is(err, os.ErrDeadlineExceeded) {
 		o.drop(meter.StalledClient)
 	}
 	return errors.Join(err, o.stream.Close())
@@ -203,18 +205,28 @@ func (o *sendQueue) enqueue(frame []byte) error {
 		o.remove(oldest)
 		o.drop(meter.SlowClient)
 	}
-	if !o.pay(len(frame)) && (queuedFrame{bytes: frame}).isMedia() {
-		return datagram.ErrCongested
+	if !o.pay(len(frame)) {
+		switch most := o.queued + o.backlog + len(frame); {
+		case (queuedFrame{bytes: frame}).isMedia():
+			return datagram.ErrCongested
+		case most > o.charged+freeAnswers:
+			return o.stalled(errNoRoom)
+		}
 	}
 	o.queue = append(o.queue, queuedFrame{slices.Clone(frame), now})
 	o.queued += len(frame)
 	return nil
 }
 
-// chargeStep is the step in which the session is charged for its queue, so that few frames change the charge.
-const chargeStep = 16 << 10
+const (
+	// chargeStep is the step in which the session is charged for its queue, so that few frames change the charge.
+	chargeStep = 16 << 10
+	// freeAnswers is the size of the answers that wait although nobody is charged for them: those to a client without a
+	// session, and those for which there is no memory. They are included in the memory of a connection.
+	freeAnswers = 4 << 10
+)
 
-// pay charges the session for n more bytes in the queue. It reports false if there is no memory for them.
+// pay charges the session for n more bytes in the queue. It reports false if there is no memory for them or no session.
 func (o *sendQueue) pay(n int) bool {
 	most := o.queued + o.backlog + n
 	if most <= o.charged {
@@ -224,7 +236,7 @@ func (o *sendQueue) pay(n int) bool {
 		o.memory = o.charge()
 	}
 	steps := (most + chargeStep - 1) / chargeStep * chargeStep
-	if o.memory.Set(int64(steps)) != nil {
+	if o.memory.Set(int64(steps)) != nil || o.memory.Held() == 0 {
 		return false
 	}
 	o.charged = steps
@@ -287,7 +299,9 @@ func (o *sendQueue) refill() (done bool) {
 		}
 		frame := o.queue[0].bytes
 		o.remove(0)
+		o.stream.queued.Store(true)
 		_, err := o.conn.Write(frame)
+		o.stream.queued.Store(false)
 		o.backlog = o.stream.waiting() // until now these bytes were charged as a part of the queue
 		if err != nil {
 			o.closed = true

@@ -51,7 +51,7 @@ func newSendQueue(t *testing.T, secure bool) (o *sendQueue, client net.Conn, dro
 	}
 	var running sync.WaitGroup
 	drops = new(queueDrops)
-	o = &sendQueue{stream: s, conn: s, run: running.Go, charge: uncharged, drop: func(r meter.Reason) {
+	o = &sendQueue{stream: s, conn: s, run: running.Go, charge: unlimited, drop: func(r meter.Reason) {
 		switch r {
 		case meter.SlowClient:
 			drops.Add(1)
@@ -152,6 +152,45 @@ func TestQueueIsCharged(t *testing.T) {
 	}
 }
 
+// few answers wait for a client without a session that does not read, because nobody is charged for them. Then
+// its connection ends.
+func TestFewAnswersWaitForAStranger(t *testing.T) {
+	eachTransport(t, func(t *testing.T, secure bool) {
+		o, client, drops := newSendQueue(t, secure)
+		o.charge, o.run = stranger, func(func()) {} // nothing drains
+		answer := make([]byte, stunmsg.HeaderSize+1000)
+		answer[0], answer[2], answer[3] = 1, 1000>>8, 1000&0xFF
+		var err error
+		for n := 0; n < 20_000 && err == nil; n++ {
+			if err = o.Send(answer); o.queued > freeAnswers {
+				t.Fatalf("%d bytes wait", o.queued)
+			}
+		}
+		if n := drops.stalled.Load(); !errors.Is(err, errNoRoom) || n != 1 {
+			t.Errorf("%v; the client is counted %d times, want once", err, n)
+		}
+		if err := client.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, client); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error("the connection is still open")
+		}
+	})
+}
+
+// few records that TLS sends by itself wait for a client that does not read.
+func TestFewRecordsOfTLSWait(t *testing.T) {
+	o, _, _ := newSendQueue(t, false)
+	record := make([]byte, 27) // the answer to a KeyUpdate
+	var err error
+	for n := 0; n < 1_000_000 && err == nil; n++ {
+		_, err = o.stream.Write(record)
+	}
+	if n := o.stream.waiting(); !errors.Is(err, errBacklog) || n > 2*ownRecords {
+		t.Errorf("%d bytes wait: %v", n, err)
+	}
+}
+
 // the rest of a long frame to a client that does not read is charged. If there is no memory for a rest that is
 // longer than that of usual frames, the connection ends, because a frame cannot be sent in part.
 func TestRestOfAFrameIsCharged(t *testing.T) {
@@ -221,7 +260,7 @@ func TestSlowClientLosesOldMediaOnly(t *testing.T) {
 // it: waiting media may be dropped because of its age before the client reads it. It returns the number of answers.
 func readThenSend(t *testing.T, o *sendQueue, client net.Conn, want, number int) (answers int) {
 	t.Helper()
-	in, last := newFramer(client, uncharged), -1
+	in, last := newFramer(client, unlimited), -1
 	for answers < want {
 		last, answers = readMore(t, in, client, last, answers)
 	}
@@ -259,7 +298,7 @@ func readMore(t *testing.T, in *framer, client net.Conn, last, answers int) (int
 func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 	var dropped int
 	o := &sendQueue{
-		charge: uncharged, drop: func(meter.Reason) { dropped++ }, draining: true, adapted: time.Now().Add(time.Hour),
+		charge: unlimited, drop: func(meter.Reason) { dropped++ }, draining: true, adapted: time.Now().Add(time.Hour),
 	}
 	if err := o.Send(numbered(1)); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -16,9 +17,14 @@ import (
 // in the kernel cannot be dropped when newer media arrives.
 const maxUnsent = 16 << 10
 
-// backlogLimit bounds the backlog of a stream: the rest of a frame that the kernel did not accept, and records that TLS
-// sends by itself.
-const backlogLimit = 128 << 10
+const (
+	// backlogLimit bounds the backlog of a stream: the rest of a frame that the kernel did not accept, and records that
+	// TLS sends by itself.
+	backlogLimit = 128 << 10
+	// ownRecords bounds the records that TLS sends by itself, because nobody is charged for them, and a client without
+	// a session can request them: answers to KeyUpdate (RFC 8446 §4.6.3), and alerts.
+	ownRecords = 4 << 10
+)
 
 var errBacklog = errors.New("the client does not read the answers to its requests")
 
@@ -34,6 +40,10 @@ type stream struct {
 	unblocked bool
 	backlog   []byte
 	flushing  bool
+	// own is how many bytes of the backlog are records that TLS sends by itself.
+	own int
+	// queued is set during a write of the sendQueue.
+	queued atomic.Bool
 	// held are the bytes that Write has stored since hold. It is nil if hold was not called.
 	held []byte
 	// sendBuffer is the size that adapt has set for the send buffer, or 0 if it has not set any. It is guarded by the
@@ -108,7 +118,10 @@ func (s *stream) write(b []byte) (int, error) {
 			return sent, err
 		}
 	}
-	if len(s.backlog)+len(b)-sent > backlogLimit {
+	if !s.queued.Load() {
+		s.own += len(b) - sent
+	}
+	if len(s.backlog)+len(b)-sent > backlogLimit || s.own > ownRecords {
 		return sent, errBacklog
 	}
 	s.backlog = append(s.backlog, b[sent:]...)
@@ -200,7 +213,7 @@ func (s *stream) flush() error {
 	defer s.mu.Unlock()
 	for len(s.backlog) > 0 {
 		chunk := s.backlog
-		s.backlog, s.flushing = nil, true
+		s.backlog, s.own, s.flushing = nil, 0, true
 		s.mu.Unlock()
 		_, err := s.TCPConn.Write(chunk)
 		s.mu.Lock()

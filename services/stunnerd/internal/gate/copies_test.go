@@ -2,6 +2,7 @@ package gate
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -98,13 +99,52 @@ func TestReplacedPodGivesUp(t *testing.T) {
 	})
 }
 
-// a session is not taken over if it is expired or exceeds a quota, if its credential has unknown caveats, or if
-// the pod drains.
+// quotas refuse new sessions only. A session that moves, or whose pod is lost, continues at a pod that has
+// as many sessions of its user and its source as they may have, for example because a quota was lowered meanwhile.
+func TestSessionsContinueAboveTheQuota(t *testing.T) {
+	for name, quota := range map[string]session.Bounds{"user": {UserSessions: 1}, "source": {SourceSessions: 1}} {
+		for _, lost := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, lost %t", name, lost), func(t *testing.T) {
+				withJournal(t, func(s *stored) {
+					c := s.idle()
+					next := s.successor()
+					next.guest(600)
+					next.table.SetBounds(quota)
+					moved, fresh := newClient("192.0.2.1:1001"), newClient("192.0.2.1:1002") // of the same source
+					var err error
+					if lost {
+						err = next.Take(s.copyOf(c, 1000), moved, nil)
+					} else {
+						d, departed := s.Depart(c.addr, none)
+						if departed != nil {
+							t.Fatal(departed)
+						}
+						err = next.Take(transfer(t, &d.Record), moved, next.former())
+						d.Go(func([]relay.Datagram) {})
+						next.Confirm(moved.addr)
+						_ = d.Socket().Close()
+					}
+					if err != nil || next.table.Len() != 2 {
+						t.Fatalf("%v; %d sessions", err, next.table.Len())
+					}
+					next.expect(stun.CodeAllocQuotaReached, fresh, stun.MethodAllocate, udp)
+					s.Gate.Close()
+					next.Gate.Close()
+				})
+			})
+		}
+	}
+}
+
+// a session is not taken over if it is expired, if its credential has unknown caveats, or if the pod is full or
+// drains.
 func TestRefusedTakeOvers(t *testing.T) {
 	for name, refuse := range map[string]func(next *stored, r *session.Record){
 		"draining": func(next *stored, _ *session.Record) { next.table.Drain() },
-		"quota":    func(next *stored, _ *session.Record) { next.table.SetBounds(session.Bounds{UserSessions: 1}) },
-		"expired":  func(_ *stored, r *session.Record) { r.Until = time.Now().Add(-time.Second) },
+		"full": func(next *stored, _ *session.Record) {
+			next.table.SetBounds(session.Bounds{Capacity: session.Amounts{session.Memory: 1}})
+		},
+		"expired": func(_ *stored, r *session.Record) { r.Until = time.Now().Add(-time.Second) },
 		"unknown caveats": func(_ *stored, r *session.Record) {
 			r.Username, r.UserID = "9999999999:ann:~9~Z", "ann"
 		},
@@ -113,16 +153,11 @@ func TestRefusedTakeOvers(t *testing.T) {
 			withJournal(t, func(s *stored) {
 				r := s.copyOf(s.idle(), 1000)
 				next := s.successor()
-				before := 0
-				if name == "quota" {
-					next.guest(600)
-					before = 1
-				}
 				refuse(next, r)
 				if err := next.Take(r, newClient("192.0.2.8:1000"), nil); err == nil {
 					t.Error("the session is taken over")
 				}
-				if next.table.Len() != before || next.engine.Allocations() != before || next.net.Len() != before {
+				if next.table.Len() != 0 || next.engine.Allocations() != 0 || next.net.Len() != 0 {
 					t.Errorf("%d sessions, %d sockets", next.table.Len(), next.net.Len())
 				}
 				s.Gate.Close()

@@ -112,7 +112,7 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 	}
 	f := g.continued(r, client, name, now, left)
 	s := f.Session
-	if err := g.table.Reserve(s); err != nil {
+	if err := g.table.Continue(s); err != nil {
 		return err
 	}
 	socket, err := g.network.Open(advertised, 0)

@@ -130,7 +130,7 @@ type Session struct {
 	// Peers calls a function with the traffic of each peer that the relay counts. The relay sets it.
 	Peers func(show func(PeerTraffic))
 
-	// port is the relay port that the session uses. Reserve or Inherit sets it.
+	// port is the relay port that the session uses. Reserve, Continue or Inherit sets it.
 	port    RelayPort
 	account account
 	rates   rates
@@ -219,21 +219,37 @@ func (t *Table) Reserve(s *Session) error {
 	return nil
 }
 
+// Continue is Reserve for a session that another pod has admitted. The quotas of users and sources, and the allocations
+// of the credential, refuse new sessions only: a quota may have been lowered since, and SourceSessions counts in each
+// pod. So the error is ErrCaveatBytes or ErrCapacity.
+func (t *Table) Continue(s *Session) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := cmp.Or(t.caveatsAdmit(s, 0), t.hasRoom(s, false)); err != nil {
+		return err
+	}
+	s.port = t.take(s, false, true)
+	return nil
+}
+
 // admits returns the error of Reserve if a limit of the user, the source or the process is reached. The caller holds
 // mu.
 func (t *Table) admits(s *Session, reserved bool) error {
 	b, none := t.bounds.Load(), new(holder)
 	user, source := cmp.Or(t.users[s.UserID], none), cmp.Or(t.sources[s.Source], none)
-	wide := cmp.Or(t.networks[network(s.Source)], none)
 	switch {
 	case b.UserSessions > 0 && user.held[RelayPorts] >= int64(b.UserSessions):
 		return ErrUserQuota
 	case b.SourceSessions > 0 && !s.Shared && source.held[RelayPorts] >= int64(b.SourceSessions):
 		return ErrSourceQuota
 	}
-	if err := t.caveatsAdmit(s, user.held[RelayPorts]); err != nil {
-		return err
-	}
+	return cmp.Or(t.caveatsAdmit(s, user.held[RelayPorts]), t.hasRoom(s, reserved))
+}
+
+// hasRoom returns ErrCapacity if the process cannot hold another relay port. The caller holds mu.
+func (t *Table) hasRoom(s *Session, reserved bool) error {
+	none := new(holder)
+	user, wide := cmp.Or(t.users[s.UserID], none), cmp.Or(t.networks[network(s.Source)], none)
 	for k, n := range (Amounts{RelayPorts: 1, Memory: s.price(reserved)}) {
 		if n > 0 && !t.fits(Kind(k), n, s.account.held[k], user, wide) {
 			return kinds[k].full
@@ -249,7 +265,7 @@ func (t *Table) Cancel(s *Session) {
 	t.release(&s.port)
 }
 
-// Add adds a session for which Reserve or Inherit has succeeded, and sets its ID.
+// Add adds a session for which Reserve, Continue or Inherit has succeeded, and sets its ID.
 func (t *Table) Add(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -165,6 +165,9 @@ func (f *Forwarder) route(
 		}
 		f.front.forget(k)
 	}
+	if f.ambiguous != nil && f.ambiguous(c.Addr.Addr()) {
+		return ownerless, nil, nil
+	}
 	// This is also checked during a search: a hold frame may have named the owner since, and the asked home may have
 	// ended.
 	switch n, rescued := f.held(v, k, c, asked, at); {

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -50,6 +51,41 @@ func TestBeginAtAnotherPod(t *testing.T) {
 		if began("\x00\x03three") {
 			t.Error("a pod that drains gets the request")
 		}
+	})
+}
+
+// a pod does not search for the owner of a client if another client may have its address and port at another pod:
+// the datagrams would reach the session of that client. Datagrams of a client whose request was passed are passed too.
+func TestAmbiguousClientsAreNotSearchedFor(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		nodes := n.cluster(3)
+		for _, d := range nodes {
+			d.ambiguous = func(netip.Addr) bool { return true }
+		}
+		c := client(1)
+		nodes[0].create(c)
+		settle()
+		for _, d := range nodes[1:] {
+			if d.pass(c, "of another client") {
+				t.Errorf("%s passes a datagram", d.name)
+			}
+		}
+		settle()
+		nodes[0].expect(nil, nil)
+		draining, late := nodes[1], client(2)
+		publish(drainingIn(nodes, draining), nodes...)
+		if !draining.front.Begin(late, []byte("\x00\x03"), datagram.Source{}) {
+			t.Fatal("no pod gets the request")
+		}
+		draining.front.Flush()
+		settle()
+		next := byHash(late, nodes, draining)[0]
+		next.create(late)
+		if !draining.pass(late, "media") {
+			t.Error("a datagram of a passed client is dropped")
+		}
+		settle()
+		next.expect([]string{"\x00\x03", "media"}, nil)
 	})
 }
 

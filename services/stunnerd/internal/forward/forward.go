@@ -127,6 +127,10 @@ type Options struct {
 	Clients int
 	// Copies is the largest memory of copies of sessions of other pods, in bytes; 0 means maxCopies.
 	Copies int
+	// Ambiguous reports whether a client at another pod may have the same address and port: a node that translates
+	// addresses uses a port once for each pod. No owner is searched for such a client. Nil means that no address is
+	// ambiguous.
+	Ambiguous func(client netip.Addr) bool
 }
 
 // PriceOfClient is the memory of a client in all tables of clients of other pods, in bytes.
@@ -174,8 +178,9 @@ type Forwarder struct {
 	copying   copying
 	quotas    quotas
 	// clients is Options.Clients.
-	clients int
-	wake    chan struct{}
+	clients   int
+	ambiguous func(client netip.Addr) bool
+	wake      chan struct{}
 
 	closed  chan struct{}
 	closing sync.Once
@@ -215,7 +220,7 @@ func newForwarder(o Options, w wire, address netip.AddrPort) *Forwarder {
 	f := &Forwarder{
 		self: Peer{Address: address}, sessions: o.Sessions, meter: o.Meter, wire: w, epoch: time.Now(),
 		pods: map[uint64]*pod{}, openers: map[pair]*opener{}, retired: map[pair]uint64{},
-		index: newIndex(o.Clients, o.Copies), front: newFront(), clients: o.Clients,
+		index: newIndex(o.Clients, o.Copies), front: newFront(), clients: o.Clients, ambiguous: o.Ambiguous,
 		copying: copying{jobs: map[clientKey]*copyJob{}}, quotas: newQuotas(),
 		pending: map[clientKey]change{}, wake: make(chan struct{}, 1), closed: make(chan struct{}),
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
@@ -32,6 +33,13 @@ func (s *Server) SetPeers(p forward.Peers, problem string) {
 		s.pods = p.Pods
 	}
 	s.refreshViews()
+}
+
+// ambiguous reports whether a client at another pod may have the same address and port. It implements
+// forward.Options.Ambiguous. A private address may be that of a node that translates the addresses of clients
+// (externalTrafficPolicy: Cluster), unless the config says that pods see the addresses of clients.
+func (s *Server) ambiguous(client netip.Addr) bool {
+	return !s.clientAddresses.Load() && limit.Private(client)
 }
 
 // Peer returns the address at which this process receives forwarded datagrams, and its sender. It is the zero Peer if

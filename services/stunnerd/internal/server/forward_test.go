@@ -177,6 +177,22 @@ func (c *mobile) next() error {
 	}
 }
 
+// pods search for the sessions of private addresses, which may be those of nodes, only if they see the addresses
+// of clients.
+func TestAmbiguousAddresses(t *testing.T) {
+	var s Server
+	for _, seen := range []bool{false, true} {
+		s.clientAddresses.Store(seen)
+		for text, private := range map[string]bool{
+			"10.1.2.3": true, "100.64.0.9": true, "fd00::1": true, "203.0.113.9": false, "2001:db8::1": false,
+		} {
+			if got := s.ambiguous(netip.MustParseAddr(text)); got != (private && !seen) {
+				t.Errorf("%s, addresses of clients are seen %t: ambiguous %t", text, seen, got)
+			}
+		}
+	}
+}
+
 // TestCallsBetweenPods: the datagrams of clients arrive at one pod, then at the other one, and at the first one
 // again. Meanwhile the clients send requests, and retransmit their Allocate request to both. No datagram is lost.
 func TestCallsBetweenPods(t *testing.T) {

@@ -184,7 +184,7 @@ func New(o Options) (*Server, error) {
 	if o.Forward.IsValid() {
 		f, err := forward.Open(forward.Options{
 			Local: o.Forward, Sessions: forwarding{s}, Meter: s.meter, Descriptors: relay.Descriptors() / listener.OwnShare,
-			Clients: forwardedClients(o.Memory), Copies: copiesMemory(o.Memory),
+			Clients: forwardedClients(o.Memory), Copies: copiesMemory(o.Memory), Ambiguous: s.ambiguous,
 		})
 		if err != nil {
 			o.Log.Warn("datagrams are not forwarded between pods", "error", err)

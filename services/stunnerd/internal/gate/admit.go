@@ -302,10 +302,12 @@ func relayFamily(g *Gate, r *request) *refusal {
 }
 
 // notRetiring refuses a new allocation with 508 if the listener is retired, or if the process drains and no longer admits
-// late clients (session.Table.AdmitLate).
+// late clients (session.Table.AdmitLate). A client that another pod has passed here may be as late as one over a
+// connection: that pod did not know yet that this one drains, and no request is passed on twice.
 func notRetiring(g *Gate, r *request) *refusal {
-	refused := g.retiring.Load() || g.table.Refuses(r.client.Connected())
-	return refuseIf(refused, stun.CodeInsufficientCapacity, meter.Draining)
+	c, movable := r.client.(session.Movable)
+	stays := r.client.Connected() || movable && c.Authenticated()
+	return refuseIf(g.retiring.Load() || g.table.Refuses(stays), stun.CodeInsufficientCapacity, meter.Draining)
 }
 
 // allocationExists refuses a request of a client without an allocation with 437. So after a restart of the gateway, its

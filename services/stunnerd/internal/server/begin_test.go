@@ -56,34 +56,41 @@ func TestNewSessionsOfAPodThatDrains(t *testing.T) {
 }
 
 // for some time, a pod that drains admits new clients that it cannot pass to another pod, if there is one: over a
-// connection, and over UDP if pods do not see the addresses of clients.
+// connection, and over UDP if another pod has passed them here, or if pods do not see the addresses of clients.
 func TestLateClientsOfAPodThatDrains(t *testing.T) {
 	type where string
 	const here, there, refused where = "here", "there", "508"
 	for name, c := range map[string]struct {
 		transport                string
 		seesClients, late, alone bool
+		bothDrain                bool // and do not know it of each other yet
 		want                     where
 	}{
-		"connection":                            {"dtls", true, true, false, here},
-		"connection, addresses hidden":          {"dtls", false, true, false, here},
-		"connection, too late":                  {"dtls", true, false, false, refused},
-		"connection, no other pod":              {"dtls", true, true, true, refused},
-		"datagrams":                             {"udp", true, true, false, there},
-		"datagrams, too late":                   {"udp", true, false, false, there},
-		"datagrams, addresses hidden":           {"udp", false, true, false, here},
-		"datagrams, addresses hidden, too late": {"udp", false, false, false, there},
-		"datagrams, no other pod":               {"udp", false, true, true, refused},
+		"connection":                            {"dtls", true, true, false, false, here},
+		"connection, addresses hidden":          {"dtls", false, true, false, false, here},
+		"connection, too late":                  {"dtls", true, false, false, false, refused},
+		"connection, no other pod":              {"dtls", true, true, true, false, refused},
+		"datagrams":                             {"udp", true, true, false, false, there},
+		"datagrams, too late":                   {"udp", true, false, false, false, there},
+		"datagrams, addresses hidden":           {"udp", false, true, false, false, here},
+		"datagrams, addresses hidden, too late": {"udp", false, false, false, false, there},
+		"datagrams, both pods drain":            {"udp", true, true, false, true, there},
+		"datagrams, no other pod":               {"udp", false, true, true, false, refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			both := pods(t)
 			draining, other := both[0], both[1]
-			draining.clientAddresses.Store(c.seesClients)
+			for _, b := range both {
+				b.clientAddresses.Store(c.seesClients)
+			}
 			if c.alone {
 				draining.SetPeers(forward.Peers{}, "")
 			}
 			if got := draining.Drain(c.late); got != (c.late && !c.alone) {
 				t.Errorf("admits late clients: %t", got)
+			}
+			if c.bothDrain {
+				other.Drain(true)
 			}
 			got := refused
 			_, err := draining.dial(c.transport, "ann", "first")

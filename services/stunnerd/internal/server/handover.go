@@ -228,8 +228,8 @@ func (s *Server) handedSockets() (all, adopted int) {
 
 // Drain makes gates refuse new sessions. If late is set and another pod accepts sessions, nodes still send new clients to
 // this pod until they know that it ends. Until the next call, gates then admit the clients that cannot be passed to the
-// other pod: those over connections, and all if pods do not see the addresses of clients. Drain reports whether that is
-// the case.
+// other pod: those over connections, those that another pod has passed here, and all if pods do not see the addresses of
+// clients. Drain reports whether that is the case.
 func (s *Server) Drain(late bool) bool {
 	late = late && s.forwarder.HasSuccessors()
 	s.table.AdmitLate(late && !s.clientAddresses.Load(), late)

@@ -165,8 +165,8 @@ type Table struct {
 	total    Amounts
 	idle     idleConnections
 	draining bool
-	// lateUDP and lateConnections are set if the table admits such clients while it drains.
-	lateUDP, lateConnections bool
+	// lateAll and lateStaying are the arguments of AdmitLate.
+	lateAll, lateStaying bool
 
 	changed chan struct{}
 	// withoutMedia counts the sessions that have ended without a packet to a peer.
@@ -357,18 +357,19 @@ func (t *Table) Draining() bool {
 	return t.draining
 }
 
-// AdmitLate sets whether gates admit new sessions over UDP and over connections after Drain.
-func (t *Table) AdmitLate(udp, connections bool) {
+// AdmitLate sets whether gates admit new sessions after Drain: all, or those that stay at this pod because their clients
+// cannot be passed to another one.
+func (t *Table) AdmitLate(all, staying bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.lateUDP, t.lateConnections = udp, connections
+	t.lateAll, t.lateStaying = all, staying
 }
 
-// Refuses reports whether gates refuse new sessions over connections, or over UDP.
-func (t *Table) Refuses(connection bool) bool {
+// Refuses reports whether gates refuse a new session. stays reports whether its client cannot be passed to another pod.
+func (t *Table) Refuses(stays bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.draining && !(connection && t.lateConnections || !connection && t.lateUDP)
+	return t.draining && !t.lateAll && !(stays && t.lateStaying)
 }
 
 // Changed returns a channel that is closed at the next change of the table, and by Touch.

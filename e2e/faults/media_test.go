@@ -52,6 +52,7 @@ func doctor(t *testing.T, s *harness.Stack, code int, texts ...string) {
 // during calls, or whose port a firewall blocks, and the peer that no route allows. It has no findings while calls have
 // media in both directions, and after the fault has ended.
 func TestDoctorFindsCallsWithoutMedia(t *testing.T) {
+	t.Parallel()
 	if !netns.Isolated(t) {
 		return
 	}

@@ -109,6 +109,7 @@ func TestNoisyClientOfThreePods(t *testing.T) {
 // through its relay. Permissions and channels for a listener and for the port of forwarded datagrams are refused, and
 // so are indications after a permission for another port of the pod.
 func TestNoSessionThroughAnotherPod(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	pods := g.add(3)
 	for _, p := range pods {

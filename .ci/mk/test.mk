@@ -22,10 +22,10 @@ PURE := $(addprefix ./services/,api/config operator/internal/decode operator/int
 E2E := dashboards $(filter-out e2e/node e2e/largest e2e/existing,$(patsubst %/,%,$(wildcard e2e/*/)))
 
 # Suites that measure neither time nor loss, the longest first.
-UNTIMED := $(addprefix e2e/,kube diagnose charts crd cluster modules docs tilt) dashboards
+UNTIMED := $(addprefix e2e/,kube doctor diagnose charts crd cluster modules docs tilt) dashboards
 
 # Suites that make a few calls and mostly wait.
-WAITING := $(addprefix e2e/,interop turnprobe turncat stunnerctl compat clients scenario monitoring demo echo)
+WAITING := $(addprefix e2e/,interop clients usage balancer turnprobe turncat stunnerctl compat scenario monitoring demo echo internal)
 
 # Suites that measure time or loss under load.
 TIMED := $(filter-out $(UNTIMED) $(WAITING),$(E2E))
@@ -43,7 +43,7 @@ test-services: packages ## Run the tests of the services and tools with the race
 
 test-e2e: provisions ## Run the suites that need one machine only, or a part of them (SHARD=1/3); a part of make test
 	@[[ "$(SHARD)" =~ ^([1-9])/([1-9])$$ ]] && ((BASH_REMATCH[1] <= BASH_REMATCH[2])) || { echo "SHARD is $(SHARD): use a part and a number of parts, such as 1/3" >&2; exit 1; }
-	@{ s=0; $(E2E_TESTS) exit $$s; } | $(TALLY) $(SHARE)
+	@{ s=0; $(WAITS) $(MEASURES) exit $$s; } | $(TALLY) $(SHARE)
 
 # Debian and npm packages.
 packages:
@@ -64,22 +64,31 @@ SERVICE_FOLDERS = $(patsubst %,./%/...,$(UNIT_MODULES))
 
 # Packages of some folders without those of others, the last first, because the last of the services take longest.
 WITHOUT = $$(comm -23 <(go list $(1) | sort) <(go list $(2) | sort) | tac)
+RACED   = $(call WITHOUT,$(SERVICE_FOLDERS),$(PURE))
 
 # The race detector is on for the services; three of their packages run at a time, because many tests wait. Fuzzing is
 # counted in executions, so that a slow machine proves as much as a fast one. A failing suite does not stop the others.
 suites test-services: FUZZTIME = 10000x
 UNIT_TESTS = GOWORK=off go -C .ci/tools test -json $(UNCACHED) ./... || s=1; \
-  $(GO_TEST) -race -p 3 $(if $(FRESH),$(UNCACHED)) $(call WITHOUT,$(SERVICE_FOLDERS),$(PURE)) || s=1; \
+  $(GO_TEST) -race -p 3 $(if $(FRESH),$(UNCACHED)) $(RACED) || s=1; \
   $(GO_TEST) $(if $(FRESH),$(UNCACHED)) $(PURE) || s=1;
 
 # e2e tests the binaries as released: several packages at a time that do not disturb each other, and one after the other
 # those that measure time or loss under load. $(call IN_SHARE,SUITES,NUMBER) runs the suites that are in the share.
-E2E_TESTS = $(call IN_SHARE,$(UNTIMED),2) $(call IN_SHARE,$(WAITING),3) $(call IN_SHARE,$(TIMED),1)
+WAITS     = $(call IN_SHARE,$(UNTIMED),3) $(call IN_SHARE,$(WAITING),3)
+MEASURES  = $(call IN_SHARE,$(TIMED),1)
 IN_SHARE  = $(if $(filter $(1),$(SHARE)),$(GO_TEST) $(UNCACHED) -p $(2) $(patsubst %,./%/...,$(filter $(1),$(SHARE))) || s=1;)
+
+# Beside suites that wait, with the lowest priority, run what needs processors only: the compiler, for the tests that follow, and fuzzing. The events
+# of fuzzing follow when it has ended, because those of two programs could mix in one pipe.
+COMPILING = go list -export -test $(patsubst %,./%/...,$(TIMED)) || :; go list -export -test -race $(RACED) || :;
+BESIDE    = renice -n 19 $$BASHPID >/dev/null; { $(COMPILING) } >/dev/null; $(FUZZING);
 
 suites: override SHARD = 1/1
 suites:
-	@{ s=0; $(UNIT_TESTS) $(E2E_TESTS) $(FUZZING); exit $$s; } | $(TALLY) $(UNIT_SUITES) $(SHARE) $(FUZZ_SUITE)
+	@mkdir -p bin
+	@{ s=0; { $(BESIDE) } >bin/fuzz.json & beside=$$!; $(WAITS) wait $$beside; cat bin/fuzz.json; \
+	  $(UNIT_TESTS) $(MEASURES) exit $$s; } | $(TALLY) $(UNIT_SUITES) $(SHARE) $(FUZZ_SUITE)
 
 # One shape: make shapes ARGS='-shape folder,host'. One behaviour: ARGS='-only IcetestPasses'.
 .PHONY: shapes

@@ -42,15 +42,17 @@ type options struct {
 	// nonceLifetime is how long a client may use a nonce.
 	nonceLifetime time.Duration
 	probes        string
-	forced        bool   // --force-ready-status: has no effect, because a draining process stays ready anyway
-	unready       bool   // --unready-on-drain
-	from          string // --sessions-from
-	showUsers     bool
-	supervise     bool
-	usageRecords  string
-	usageKeyFile  string
-	version       bool
-	warnings      []string // about flags that have no effect
+	// keepsProbes means that --pod is set: the endpoint of --healthcheck-endpoint stays open, see probesFor.
+	keepsProbes  bool
+	forced       bool   // --force-ready-status: has no effect, because a draining process stays ready anyway
+	unready      bool   // --unready-on-drain
+	from         string // --sessions-from
+	showUsers    bool
+	supervise    bool
+	usageRecords string
+	usageKeyFile string
+	version      bool
+	warnings     []string // about flags that have no effect
 	// uri is the TURN URI of the quick server, or nil.
 	uri *config.URI
 	// addresses are the addresses of this pod or host: one or two, of different families.
@@ -137,7 +139,7 @@ func newFlags(r *raw) *cli.Flags {
 	f.StringVar(&r.node, "node", "", "`NODE` that this process runs on")
 	f.StringVar(&r.pod, "pod", "", "`NAME` of this process in reports to config discovery; empty means the host name")
 	f.StringVar(&r.probes, "healthcheck-endpoint", config.DefaultHealthcheck,
-		"`URL` of the probes until a followed config sets one, or none")
+		"`URL` of the probes until a followed config sets one, or none; with --pod it stays open beside another port of the config")
 	f.StringVar(&r.drain, "drain-timeout", "1h",
 		"`TIME` that live sessions may continue after SIGTERM, such as 90s or 2h")
 	f.StringVar(&r.drainLeast, "drain-minimum", "3s",

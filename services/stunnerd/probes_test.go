@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
 // A process never shares the probes of another one: if the port of its probes is in use, it ends with an error, whether
@@ -58,4 +61,50 @@ func (p *process) following() []string {
 	p.t.Helper()
 	file := p.config(func(*config.Config) {})
 	return []string{"--watch", "--config", file, "--id", "media/edge", "--healthcheck-endpoint", p.probes}
+}
+
+// The kubelet sends probes to the port in the pod template until the pod is replaced, and kills a container that does not
+// answer. So a pod answers there when a config moves the endpoint, and when a config has none. A process that is no pod
+// has the endpoint of its config only.
+func TestPodAnswersWhereItsTemplateSays(t *testing.T) {
+	for _, pod := range []bool{true, false} {
+		p := &process{t: t, peer: echo(t), ended: make(chan struct{})}
+		flags := p.following()
+		if pod {
+			flags = append(flags, "--pod", "edge-1")
+		}
+		p.launch(flags...)
+		template, moved := p.probes, fmt.Sprintf("http://127.0.0.1:%d", testport.Free(t))
+		answers := func(at string) bool {
+			p.probes = at
+			return p.code("/live") == http.StatusOK && p.code("/ready") == http.StatusOK
+		}
+		for _, endpoint := range []string{moved, "", moved, template} {
+			p.setEndpoint(flags[2], endpoint)
+			p.within(fmt.Sprintf("at %q with endpoint %q, in a pod %t", moved, endpoint, pod),
+				func() bool { return answers(moved) == (endpoint == moved) })
+			p.within(fmt.Sprintf("at that of the template with endpoint %q, in a pod %t", endpoint, pod),
+				func() bool { return answers(template) == (pod || endpoint == template) })
+		}
+	}
+}
+
+// setEndpoint changes the endpoint of the probes in a config file that the process follows.
+func (p *process) setEndpoint(file, endpoint string) {
+	p.t.Helper()
+	data, err := os.ReadFile(file)
+	var c config.Config
+	if err == nil {
+		err = json.Unmarshal(data, &c)
+	}
+	c.Admin.HealthcheckEndpoint = &endpoint
+	if err == nil {
+		data, err = json.Marshal(c)
+	}
+	if err == nil {
+		err = os.WriteFile(file, data, 0o600)
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
 }

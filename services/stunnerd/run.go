@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"strconv"
 	"sync"
@@ -63,6 +64,7 @@ func run(ctx, replaced context.Context, o options) error {
 	for _, warning := range o.warnings {
 		log.Warn(warning)
 	}
+	o.keepsProbes = o.pod != ""
 	if o.pod == "" {
 		if o.pod, err = os.Hostname(); err != nil {
 			return fmt.Errorf("name this pod in reports: %w: use --pod", err)
@@ -264,8 +266,29 @@ func (d *daemon) applied(c config.Config) error {
 	if d.options.log == "" {
 		d.levels.Set(c.Admin.LogLevel)
 	}
-	return d.endpoints.Set(d.health(*c.Admin.HealthcheckEndpoint),
-		admin.Endpoint{Name: "metrics", URL: c.Admin.MetricsEndpoint, Port: admin.MetricsPort, Handler: d.metrics})
+	metrics := admin.Endpoint{Name: "metrics", URL: c.Admin.MetricsEndpoint, Port: admin.MetricsPort, Handler: d.metrics}
+	return d.endpoints.Set(append(d.probesFor(*c.Admin.HealthcheckEndpoint), metrics)...)
+}
+
+// probesFor returns the endpoints of the probes with that of a config. In a pod the endpoint from the start stays open:
+// the kubelet sends the probes to the port in the pod template, and a config with another port is for the pods that
+// replace this one. Without answers, the kubelet would end the pod with its calls.
+func (d *daemon) probesFor(configured string) []admin.Endpoint {
+	if start := d.options.probes; d.watch && d.options.keepsProbes && start != "" && probesPort(start) != probesPort(configured) {
+		of := d.health(configured)
+		of.Name += " of the config"
+		return []admin.Endpoint{d.health(start), of}
+	}
+	return []admin.Endpoint{d.health(configured)}
+}
+
+// probesPort returns the port of an endpoint of the probes, or "" if it has none.
+func probesPort(endpoint string) string {
+	u, err := url.Parse(config.EndpointURL(endpoint))
+	if err != nil || endpoint == "" {
+		return ""
+	}
+	return cmp.Or(u.Port(), admin.HealthPort)
 }
 
 func (d *daemon) health(url string) admin.Endpoint { return healthEndpoint(url, d.probes) }

@@ -335,3 +335,51 @@ func TestRevocationFlood(t *testing.T) {
 		t.Errorf("another caller: %d", got)
 	}
 }
+
+// A Revocation denies a user the credentials of its own gateways only: a request that does not name them gets those of
+// other gateways. The Revocations of one namespace, and the names of its gateways, keep no caller from the others.
+func TestGatewayThatRefusesTheUserIsLeftOut(t *testing.T) {
+	revoked := func(ids ...string) *service {
+		configs := gateways()[1:] // without static credentials, which are not revoked
+		for i := range configs {
+			if slices.Contains(ids, configs[i].Admin.Name) {
+				configs[i].Auth.Revocations = []credential.Revocation{
+					{User: "ada", IssuedBefore: now.Unix() + 3600, Until: now.Unix() + 7200},
+				}
+			}
+		}
+		return newService(t, open(), configs...)
+	}
+	for name, row := range map[string]struct {
+		revoked []string
+		body    string
+		want    int
+		hosts   []string
+	}{
+		"all gateways":              {[]string{"short/lived"}, `{"username":"ada"}`, 201, []string{"203.0.113.7", "stun"}},
+		"of the first one":          {[]string{"media/oslo"}, `{"username":"ada"}`, 201, []string{"203.0.113.8", "stun"}},
+		"another user":              {[]string{"short/lived"}, `{"username":"bob"}`, 201, []string{"203.0.113.7", "203.0.113.8", "stun"}},
+		"a named gateway":           {[]string{"media/oslo"}, `{"username":"ada",` + onlyOslo + `}`, 403, nil},
+		"another one is named":      {[]string{"short/lived"}, `{"username":"ada",` + onlyOslo + `}`, 201, []string{"203.0.113.7"}},
+		"every one with a relay":    {[]string{"media/oslo", "short/lived"}, `{"username":"ada"}`, 403, nil},
+		"routes that fit into some": {nil, `{"scope":{"routes":["` + longRoutes(6) + `"]}}`, 201, []string{"203.0.113.7", "203.0.113.8", "stun"}},
+	} {
+		answer := revoked(row.revoked...).post(t, row.body)
+		if row.want != http.StatusCreated {
+			if p := wantProblem(t, answer, row.want, ""); p.Reason != "user_revoked" {
+				t.Errorf("%s: reason %s", name, p.Reason)
+			}
+			continue
+		}
+		if got := hosts(decode[rest.IceServers](t, answer, row.want).IceServers); !slices.Equal(got, row.hosts) {
+			t.Errorf("%s: gateways at %v, want %v", name, got, row.hosts)
+		}
+	}
+	long := gateways()[3]
+	long.Admin.Name = "short/" + strings.Repeat("l", 59)
+	s := newService(t, open(), gateways()[1], long)
+	got := hosts(decode[rest.IceServers](t, s.post(t, `{"scope":{"routes":["`+longRoutes(6)+`"]}}`), 201).IceServers)
+	if !slices.Equal(got, []string{"203.0.113.7"}) {
+		t.Errorf("beside a gateway whose name does not fit into the user name: %v", got)
+	}
+}

@@ -237,7 +237,7 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 		}
 	}
 	out, m := make([]grant, 0, len(gateways)), mint{user: d.userID, now: s.Now()}
-	var uncarried error
+	var uncarried, refused error
 	for _, g := range gateways {
 		urls := g.URLs(d.view)
 		if len(urls) == 0 {
@@ -252,6 +252,11 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 			continue
 		}
 		one, err := s.grantOne(who, g, d, &m, urls)
+		if f := failureFor(err); f != nil && !d.named() {
+			// The names and the Revocations of a tenant's gateways must not keep callers from other gateways.
+			refused = cmp.Or(refused, error(f))
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -261,6 +266,8 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 		}
 	}
 	switch {
+	case refused != nil && !slices.ContainsFunc(out, func(g grant) bool { return !g.stunOnly }):
+		return nil, refused
 	case len(out) == 0 && uncarried != nil:
 		return nil, uncarried
 	case len(out) == 0:

@@ -20,7 +20,7 @@ import (
 // backend with a hundred port ranges.
 //
 // A backend is either a StaticService (static), a Service without endpoint discovery (name), or a Service with endpoint
-// discovery (slices, clusterIP and serviceName).
+// discovery (slices, clusterIPs and serviceName).
 type endpointSet struct {
 	static *stunnerv1.StaticService
 	// service is the Service with endpoint discovery.
@@ -29,8 +29,8 @@ type endpointSet struct {
 	name string
 	// slices contain the addresses of the Service's endpoints.
 	slices []*discoveryv1.EndpointSlice
-	// clusterIP is empty for a headless Service.
-	clusterIP string
+	// clusterIPs are those of each family; a headless Service has none.
+	clusterIPs []string
 	// serviceName is the DNS name of the Service, only for display.
 	serviceName string
 	// ports is the port range of all endpoints in the syntax of config.ParseEndpoint, such as ":<100-200>"; empty means
@@ -73,8 +73,11 @@ func (b backend) endpointSet() endpointSet {
 	}
 	s := endpointSet{service: b.Key(), serviceName: serviceName, guard: b.guard, ports: b.portRange()}
 	s.slices = b.view.EndpointSlicesOf(b.Key())
-	if ip, err := netip.ParseAddr(b.service().Spec.ClusterIP); err == nil { // "None" for a headless Service
-		s.clusterIP = ip.String()
+	for _, text := range clusterIPs(b.service()) {
+		ip, err := netip.ParseAddr(text) // "None" for a headless Service
+		if err == nil && !slices.Contains(s.clusterIPs, ip.String()) {
+			s.clusterIPs = append(s.clusterIPs, ip.String())
+		}
 	}
 	return s
 }
@@ -94,7 +97,7 @@ func (s endpointSet) byName() endpointSet { return endpointSet{name: cmp.Or(s.na
 // count returns an upper bound of the number of endpoints. It includes duplicates and invalid addresses, which are
 // removed only when the endpoints are built.
 func (s endpointSet) count() int {
-	count := 0
+	count := len(s.clusterIPs)
 	if s.static != nil {
 		count += len(s.static.Spec.Prefixes)
 	}
@@ -102,9 +105,6 @@ func (s endpointSet) count() int {
 		for _, e := range slice.Endpoints {
 			count += len(e.Addresses)
 		}
-	}
-	if s.clusterIP != "" {
-		count++
 	}
 	if s.name != "" {
 		count++
@@ -114,7 +114,10 @@ func (s endpointSet) count() int {
 
 // bytes returns an upper bound of the size that the endpoints take in a config, in bytes.
 func (s endpointSet) bytes() int {
-	bytes := len(s.clusterIP) + len(s.name)
+	bytes := len(s.name)
+	for _, ip := range s.clusterIPs {
+		bytes += len(ip)
+	}
 	if s.static != nil {
 		for _, p := range s.static.Spec.Prefixes {
 			bytes += len(p)
@@ -135,8 +138,11 @@ func (s endpointSet) bytes() int {
 // itself.
 func (s endpointSet) addresses() iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for _, single := range []string{s.name, s.clusterIP} {
-			if single != "" && !yield(single) {
+		if s.name != "" && !yield(s.name) {
+			return
+		}
+		for _, ip := range s.clusterIPs {
+			if !yield(ip) {
 				return
 			}
 		}

@@ -101,11 +101,19 @@ func Files(files map[string][]byte, opt Options) Result {
 	return result
 }
 
-// translate adds the translation of all objects in the view.
+// translate adds the translation of all objects in the view. It leaves out an object whose translation panics, because
+// the problems contain that.
 func (r *Result) translate(v *resource.View, opt translate.Options) {
+	returns := func(f func()) bool {
+		cause, _ := translate.Recovered(f)
+		return cause == nil
+	}
 	var gateways []translate.Result
 	for _, key := range v.Gateways() {
-		g := translate.Gateway(v, key, opt)
+		var g translate.Result
+		if !returns(func() { g = translate.Gateway(v, key, opt) }) {
+			continue
+		}
 		if gateways = append(gateways, g); g.OverBudget != nil {
 			v.Put(g.OverBudget)
 		}
@@ -116,7 +124,10 @@ func (r *Result) translate(v *resource.View, opt translate.Options) {
 			r.Objects = append(r.Objects, withoutUnknownOwners(o))
 		}
 	}
-	r.Statuses = translate.Statuses(v, gateways, opt)
+	r.Statuses = translate.StatusesBy(v, gateways, func(ref translate.ObjectRef) (out translate.Outcome, ok bool) {
+		ok = returns(func() { out = ref.Translate(v, opt) })
+		return out, ok
+	})
 }
 
 // withoutUnknownOwners removes owner references without a UID, which an API server rejects. Gateways in a file usually

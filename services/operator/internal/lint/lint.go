@@ -15,6 +15,7 @@ package lint
 
 import (
 	"cmp"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -47,20 +48,58 @@ func Check(in Input) []decode.Problem {
 	c := newChecker(in)
 	var gateways []translate.Result
 	for _, key := range c.view.Gateways() {
-		r := translate.Gateway(c.view, key, in.Options)
-		if gateways = append(gateways, r); r.OverBudget != nil {
-			c.view.Put(r.OverBudget)
-		}
+		c.contain(c.view.Gateway(key), func() {
+			r := translate.Gateway(c.view, key, in.Options)
+			if gateways = append(gateways, r); r.OverBudget != nil {
+				c.view.Put(r.OverBudget)
+			}
+		})
 	}
-	for _, s := range translate.Statuses(c.view, gateways, in.Options) {
-		c.status(s)
+	translated := func(ref translate.ObjectRef) (out translate.Outcome, ok bool) {
+		ok = c.contain(ref.Object(c.view), func() { out = ref.Translate(c.view, in.Options) })
+		return out, ok
+	}
+	for _, s := range translate.StatusesBy(c.view, gateways, translated) {
+		c.contain(s.Object, func() { c.status(s) })
 	}
 	for _, r := range gateways {
-		c.gateway(r)
+		c.contain(c.view.Gateway(r.Key), func() { c.gateway(r) })
 	}
 	c.rules()
 	slices.SortStableFunc(c.found, Compare)
 	return c.found
+}
+
+// contain calls a check of an object, and reports whether it has returned. A panic becomes an error, because one object
+// must not end the check of the others.
+func (c *checker) contain(o resource.Object, check func()) (ok bool) {
+	cause, stack := translate.Recovered(check)
+	if cause == nil {
+		return true
+	}
+	text := "a panic" // any other value may quote the document
+	if known, is := cause.(runtime.Error); is {
+		text = known.Error()
+	}
+	id := identityOf(o)
+	at, located := c.located[id]
+	if !located { // an object of the chart, which an object in the files uses
+		at = c.Objects[0]
+	}
+	c.addAt(at, decode.Error, "", finding.Errorf("report this to the developers",
+		"%s cannot be checked because of a fault of this program: %s in %s", id, text, faulty(stack)))
+	return false
+}
+
+// faulty returns the function of the operator that panics in a stack.
+func faulty(stack string) string {
+	_, after, _ := strings.Cut(stack, "\npanic(")
+	for line := range strings.SplitSeq(after, "\n") {
+		if name, ours := strings.CutPrefix(line, "github.com/stunner-gateway/stunner/services/operator/"); ours {
+			return name[:max(0, strings.LastIndexByte(name, '('))]
+		}
+	}
+	return "an unknown function"
 }
 
 // Compare orders problems by file and line.

@@ -23,27 +23,32 @@ import (
 // may use them, or that are no input of it.
 func (c *checker) rules() {
 	for _, o := range c.Objects {
-		switch object := o.Object.(type) {
-		case *gwapiv1.Gateway:
-			c.annotations(o, "metadata.annotations.", object.Annotations)
-			for i, l := range object.Spec.Listeners {
-				if l.Hostname != nil {
-					c.addAt(o, decode.Info, fmt.Sprintf("spec.listeners[%d].hostname", i), finding.Errorf("remove it", "has no effect, because TURN requests contain no host name"))
-				}
-			}
-		case *stunnerv1.GatewayConfig:
-			c.annotations(o, "spec.loadBalancerServiceAnnotations.", object.Spec.LoadBalancerServiceAnnotations)
-			c.credentials(o, object)
-		case *discoveryv1.EndpointSlice:
-			c.endpointSlice(o, object)
-		case *gwapiv1.ReferenceGrant:
-			c.grant(o, object)
-		case *unstructured.Unstructured:
-			c.other(o, object)
-		}
+		c.contain(o.Object, func() { c.object(o) })
 	}
 	for _, ref := range c.view.Routes() {
-		c.route(c.view.Route(ref))
+		r := c.view.Route(ref)
+		c.contain(r.Origin, func() { c.route(r) })
+	}
+}
+
+func (c *checker) object(o decode.Located) {
+	switch object := o.Object.(type) {
+	case *gwapiv1.Gateway:
+		c.annotations(o, "metadata.annotations.", object.Annotations)
+		for i, l := range object.Spec.Listeners {
+			if l.Hostname != nil {
+				c.addAt(o, decode.Info, fmt.Sprintf("spec.listeners[%d].hostname", i), finding.Errorf("remove it", "has no effect, because TURN requests contain no host name"))
+			}
+		}
+	case *stunnerv1.GatewayConfig:
+		c.annotations(o, "spec.loadBalancerServiceAnnotations.", object.Spec.LoadBalancerServiceAnnotations)
+		c.credentials(o, object)
+	case *discoveryv1.EndpointSlice:
+		c.endpointSlice(o, object)
+	case *gwapiv1.ReferenceGrant:
+		c.grant(o, object)
+	case *unstructured.Unstructured:
+		c.other(o, object)
 	}
 }
 

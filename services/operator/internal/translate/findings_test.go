@@ -27,7 +27,9 @@ func TestFindings(t *testing.T) {
 				v.Put(r.OverBudget)
 			}
 		}
-		for _, s := range translate.Statuses(v, gateways, c.options) {
+		for _, s := range translate.StatusesBy(v, gateways, func(ref translate.ObjectRef) (translate.Outcome, bool) {
+			return ref.Translate(v, c.options), true
+		}) {
 			wrong := translate.Problems(s.Conditions)
 			if len(wrong) != len(s.Problems) {
 				t.Errorf("%s: %s: %d conditions report a problem, and %d problems", file, s.Object.GetName(), len(wrong), len(s.Problems))

@@ -24,14 +24,8 @@ type ObjectStatus struct {
 	Problems []condition.Problem
 }
 
-// Statuses returns the statuses that the operator writes, first those of the given Gateways of the view, then those of
-// all other objects.
-func Statuses(v *resource.View, gateways []Result, opt Options) []ObjectStatus {
-	return StatusesBy(v, gateways, func(ref ObjectRef) (Outcome, bool) { return ref.Translate(v, opt), true })
-}
-
-// StatusesBy is Statuses with a function that translates an object other than a Gateway. An object for which the function
-// returns false is left out.
+// StatusesBy returns the statuses that the operator writes, first those of the given Gateways of the view, then those of
+// all other objects, which a function translates. An object for which the function returns false is left out.
 func StatusesBy(
 	v *resource.View, gateways []Result, translate func(ObjectRef) (Outcome, bool),
 ) (all []ObjectStatus) {

@@ -2,7 +2,9 @@ package kube
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +103,46 @@ func TestPanicAfterARestart(t *testing.T) {
 			t.Errorf("%s: TEST NOT VALID: no panic", name)
 		case got == nil || got.Revision() != good.Revision():
 			t.Errorf("%s: config %+v, want that of the standby Secret", name, got)
+		}
+	}
+}
+
+// A panic of the translation that replaces only endpoints is contained. The whole translation takes its place.
+func TestPanicOfATranslationOfEndpointsIsContained(t *testing.T) {
+	var log bytes.Buffer
+	l, ts := pacedLoop("edge"), &tasks{}
+	defer l.secrets.queue.ShutDown()
+	l.log = slog.New(slog.NewTextHandler(&log, nil))
+	l.since = func(translate.ObjectRef, time.Time) time.Duration { return 0 } // no translation is delayed
+	whole := 0
+	fault := types.NamespacedName{Namespace: "media", Name: "fault"}
+	l.translateObject = func(ref translate.ObjectRef, v *resource.View, o translate.Options) translate.Outcome {
+		if ref.Kind == translate.KindGateway {
+			delete(l.ledger.at["media"], fault)
+			whole++
+		}
+		return ref.Translate(v, o)
+	}
+	for turn, faulty := range []bool{false, false, true, false} {
+		whole = 0
+		if faulty {
+			l.ledger.at["media"][fault] = nil // Room.Elsewhere panics
+		}
+		changes := l.inbox.drain()
+		if turn > 0 {
+			changes = append(changes, moved("edge", turn))
+		}
+		ts.do("translation", func(t *task) { l.applyAll(changes, t) })
+		if (whole > 0) != (turn == 0 || faulty) {
+			t.Errorf("TEST NOT VALID: turn %d: %d whole translations", turn, whole)
+		}
+		c := l.published.current(types.NamespacedName{Namespace: "media", Name: "edge"})
+		want := fmt.Sprintf("10.0.0.%d:<7000-7000>", turn)
+		if c == nil || turn > 0 && !slices.Contains(c.Clusters[0].Endpoints, want) {
+			t.Fatalf("turn %d: config %+v, want endpoint %s", turn, c, want)
+		}
+		if failed := strings.Contains(log.String(), "translation failed"); failed != (turn >= 2) {
+			t.Errorf("turn %d: log %s", turn, log.String())
 		}
 	}
 }

@@ -243,6 +243,22 @@ func HostPortLeft(use string, port int32, user, annotation string) Finding {
 	).remedy("set annotation %s to another port, or keep the pods on different nodes with spec.affinity of two Dataplanes", annotation)
 }
 
+// UnknownPortLeft warns that the pods serve no probes or metrics, because their port may be that of another Gateway, whose
+// parameters are not known. use is the purpose of the port, user the other Gateway with its use.
+func UnknownPortLeft(use string, port int32, user, annotation string) Finding {
+	return finding(ReasonWarning,
+		"the pods have no %s: tcp port %d of the nodes may be that of %s, whose GatewayConfig or Dataplane cannot be used", use, port, user,
+	).remedy("set annotation %s to another port, or correct that Gateway", annotation)
+}
+
+// HeldPortLeft warns that the pods serve no probes or metrics, because a listener that stays as published has their port in
+// the pod. use is the purpose of the port, user the listener.
+func HeldPortLeft(use string, port int32, user, annotation string) Finding {
+	return finding(ReasonWarning,
+		"the pods have no %s: tcp port %d of the pod is that of %s, which stays as it was published", use, port, user,
+	).remedy("set annotation %s to another port", annotation)
+}
+
 // NameConflict means that an earlier listener has the same name.
 func NameConflict(name string) Finding {
 	return finding(ReasonProtocolConflict, "another listener is called %q as well: only the first one is served", name).about("name").
@@ -253,6 +269,13 @@ func NameConflict(name string) Finding {
 func PassthroughUnsupported(mode string) Finding {
 	return finding(ReasonUnsupportedValue, "tls.mode %q is not supported: a TURN server terminates TLS itself", mode).about("tls.mode").
 		advice("use Terminate")
+}
+
+// RouteSelectorInvalid means that allowedRoutes.namespaces.selector cannot be read, so that it is unknown which routes the
+// listener allows.
+func RouteSelectorInvalid(err error) Finding {
+	return finding(ReasonUnsupportedValue, "allowedRoutes.namespaces.selector is invalid: %v", err).about("allowedRoutes.namespaces.selector").
+		remedy("correct the selector")
 }
 
 // RouteKinds means that allowedRoutes.kinds contains kinds other than UDPRoute.

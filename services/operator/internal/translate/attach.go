@@ -2,6 +2,7 @@ package translate
 
 import (
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -28,10 +29,16 @@ type routeMatcher struct {
 	// byName maps each listener name to the indexes of the listeners with this name. Only an invalid Gateway has
 	// several listeners with one name.
 	byName map[gwapiv1.SectionName][]int
+	// held are, by listener, the ports of Services that lead to a held listener. A parent reference with such a port still
+	// selects the listener, because an invalid port in its spec must not end its calls.
+	held map[int][]gwapiv1.PortNumber
 }
 
 func newRouteMatcher(v *resource.View, gw *gwapiv1.Gateway) routeMatcher {
-	m := routeMatcher{view: v, gateway: gw, byNamespace: map[string][]bool{}, byName: map[gwapiv1.SectionName][]int{}}
+	m := routeMatcher{
+		view: v, gateway: gw, byNamespace: map[string][]bool{}, byName: map[gwapiv1.SectionName][]int{},
+		held: map[int][]gwapiv1.PortNumber{},
+	}
 	for i, spec := range gw.Spec.Listeners {
 		m.all, m.byName[spec.Name] = append(m.all, i), append(m.byName[spec.Name], i)
 		var groups []gwapiv1.Group
@@ -48,18 +55,26 @@ func newRouteMatcher(v *resource.View, gw *gwapiv1.Gateway) routeMatcher {
 // namespaceSelector returns a function that reports whether allowedRoutes.namespaces of a listener allows a namespace.
 // An unknown value or an invalid selector allows no namespace.
 func (m routeMatcher) namespaceSelector(spec gwapiv1.Listener) func(namespace string) bool {
-	from, selector := allowedNamespaces(spec)
+	from, _ := allowedNamespaces(spec)
 	switch from {
 	case gwapiv1.NamespacesFromAll:
 		return func(string) bool { return true }
 	case gwapiv1.NamespacesFromSame:
 		return func(namespace string) bool { return namespace == m.gateway.Namespace }
 	case gwapiv1.NamespacesFromSelector:
-		if s, err := metav1.LabelSelectorAsSelector(selector); err == nil {
+		if s, err := selectorOf(spec); err == nil {
 			return func(namespace string) bool { return s.Matches(labels.Set(m.view.NamespaceLabels(namespace))) }
 		}
 	}
 	return func(string) bool { return false }
+}
+
+// selectorOf returns the selector of the namespaces from which a listener allows routes. Without one it selects none.
+func selectorOf(spec gwapiv1.Listener) (labels.Selector, error) {
+	if from, selector := allowedNamespaces(spec); from == gwapiv1.NamespacesFromSelector {
+		return metav1.LabelSelectorAsSelector(selector)
+	}
+	return labels.Nothing(), nil
 }
 
 func allowedNamespaces(spec gwapiv1.Listener) (gwapiv1.FromNamespaces, *metav1.LabelSelector) {
@@ -99,13 +114,41 @@ func (m routeMatcher) listenersFor(r *resource.Route) (attached []int) {
 			candidates = m.byName[section]
 		}
 		for _, i := range candidates {
-			if allowed[i] && selects(parent, &m.gateway.Spec.Listeners[i]) && slices.Contains(m.groups[i], group) {
+			if allowed[i] && m.selects(parent, i) && slices.Contains(m.groups[i], group) {
 				attached = append(attached, i)
 			}
 		}
 	}
 	slices.Sort(attached)
 	return slices.Compact(attached)
+}
+
+// selects reports whether a listener, or the published form of a held one, matches a parent reference.
+func (m routeMatcher) selects(parent gwapiv1.ParentReference, listener int) bool {
+	spec := &m.gateway.Spec.Listeners[listener]
+	return selects(parent, spec) || slices.ContainsFunc(m.held[listener], func(port gwapiv1.PortNumber) bool {
+		return selects(parent, &gwapiv1.Listener{Name: spec.Name, Port: port})
+	})
+}
+
+// hold applies the published form of held listeners: the ports of Services that lead to them, and, if the selector in the
+// spec is invalid, the namespaces of their published routes.
+func (m *routeMatcher) hold(listeners []*listener) {
+	for i, l := range listeners {
+		if l.published == nil {
+			continue
+		}
+		for _, p := range l.published.ports {
+			m.held[i] = append(m.held[i], gwapiv1.PortNumber(p.port.Port))
+		}
+		if _, err := selectorOf(l.spec); err != nil {
+			m.selectors[i] = func(namespace string) bool {
+				return slices.ContainsFunc(l.published.config.Routes, func(route string) bool {
+					return strings.HasPrefix(route, namespace+"/")
+				})
+			}
+		}
+	}
 }
 
 // refusal returns the reason why no listener accepts a route for the given parent reference. It is zero if a listener

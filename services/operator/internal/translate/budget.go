@@ -48,6 +48,7 @@ func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*lis
 		matcher: newRouteMatcher(v, gw), policy: newBackendPolicy(v, p, opt, newClusterGuards(v)),
 		keptRoutes: map[int][]string{}, refused: map[string]resource.BudgetRefusal{}, rooms: map[string]room{},
 	}
+	a.matcher.hold(listeners)
 	limit, reasons := a.limit(listeners), a.limitReasons()
 	claims := a.claims()
 	for namespace := range claims {

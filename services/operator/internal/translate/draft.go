@@ -23,8 +23,10 @@ type draft struct {
 	auth        config.Auth
 	annotations annotations
 	listeners   []*listener
-	admission   *admission
-	clusters    []config.Cluster
+	// unknownPorts means that pods leave ports that the published config does not have, see leaveUnknownPorts.
+	unknownPorts bool
+	admission    *admission
+	clusters     []config.Cluster
 	// named is Result.Named.
 	named     []config.Cluster
 	exposures []manifest.Exposure

@@ -32,10 +32,11 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.auth.Revocations = revocations(v, key, opt.Now.Time)
 	d.annotations, d.findings.annotations = annotationsOf(gw, d.parameters.config)
 	onNodes := takenHostPorts(v, gw, d.parameters, d.annotations, opt)
-	portNotes := d.leaveHostPorts(onNodes)
+	portNotes := slices.Concat(d.leaveHostPorts(onNodes), d.leaveUnknownPorts())
 	d.listeners = listenersOf(v, gw, d.annotations, d.parameters, onNodes)
 	certificates, fit := limitCertificates(d.listeners, opt.Room)
 	d.holdListeners()
+	portNotes = append(portNotes, d.leaveHeldPorts()...)
 	d.admission = admit(v, gw, d.parameters, d.listeners, opt)
 	d.admission.demand.Certificates = certificates + resource.SizeOf(d.auth.Revocations)
 	d.admission.demand.MoreCertificates = !fit
@@ -130,7 +131,7 @@ func (d draft) assemble(refused condition.Finding) Result {
 			r.KeepReplicas, r.TakeOver = d.keepsReplicas(), d.annotations.takeOver
 		}
 	}
-	r.NeedsPublished = d.opt.Published == nil && (r.Decision == Held || len(d.admission.refused) > 0 ||
+	r.NeedsPublished = d.opt.Published == nil && (r.Decision == Held || d.unknownPorts || len(d.admission.refused) > 0 ||
 		slices.ContainsFunc(d.listeners, (*listener).held))
 	r.OverBudget.IgnoresRevocations = r.Decision == Served && d.auth.Type != config.AuthEphemeral
 	r.Revoked = revokedIf(r.Decision == Held, d.view, r.Key, d.opt)

@@ -3,8 +3,12 @@ package translate
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"net/url"
 	"slices"
+	"strconv"
 
+	"k8s.io/utils/ptr"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
@@ -34,7 +38,7 @@ type hostPorts map[hostPort]string
 // takenHostPorts returns the ports that older Gateways use on the nodes of a Gateway. It returns none if the pods of the
 // Gateway are not in the host network, or are not managed by the operator.
 func takenHostPorts(v *resource.View, gw *gwapiv1.Gateway, p parameters, a annotations, opt Options) hostPorts {
-	if v.Host() != nil || p.dataplane == nil || !p.dataplane.Spec.HostNetwork || a.unmanaged {
+	if !onHosts(v, p, a) {
 		return nil
 	}
 	taken := hostPorts{}
@@ -55,6 +59,11 @@ func takenHostPorts(v *resource.View, gw *gwapiv1.Gateway, p parameters, a annot
 		taken.add(v, gw.Namespace, other, theirs, b)
 	}
 	return taken
+}
+
+// onHosts reports whether the pods of a Gateway are in the host network and managed by the operator.
+func onHosts(v *resource.View, p parameters, a annotations) bool {
+	return v.Host() == nil && p.dataplane != nil && p.dataplane.Spec.HostNetwork && !a.unmanaged
 }
 
 // gatewaysOnHosts returns the Gateways that may have a Dataplane with host network, the oldest first. A GatewayConfig
@@ -115,7 +124,76 @@ func (l *listener) avoidsHostPorts(taken hostPorts) condition.Finding {
 
 // leaveHostPorts removes probes and metrics from the Dataplane of the Gateway if an older Gateway uses their ports on the
 // nodes. It returns notes about that.
-func (d *draft) leaveHostPorts(taken hostPorts) (notes []condition.Finding) {
+func (d *draft) leaveHostPorts(taken hostPorts) []condition.Finding {
+	return d.leavePorts(taken, condition.HostPortLeft)
+}
+
+// leaveUnknownPorts removes probes and metrics that the published config does not have, if their ports may be those of an
+// older Gateway whose parameters cannot be resolved: its pods still run, perhaps on the same nodes, and a process whose
+// port is in use ends at its start. It returns notes about that.
+func (d *draft) leaveUnknownPorts() []condition.Finding {
+	added := processPorts(d.view, d.annotations, d.parameters)
+	maps.DeleteFunc(added, func(port int32, _ string) bool { return d.publishes(port) })
+	if len(added) == 0 || !onHosts(d.view, d.parameters, d.annotations) {
+		return nil
+	}
+	every := stunnerv1.DataplaneSpec{EnableMetricsEndpoint: true}
+	taken, theirs := hostPorts{}, parameters{dataplane: &stunnerv1.Dataplane{Spec: every}}
+	for _, key := range d.view.Gateways() {
+		if other := d.view.Gateway(key); older(other, d.gateway) && unresolved(d.view, other, d.opt) {
+			if a, _ := annotationsOf(other, nil); !a.unmanaged {
+				taken.add(d.view, d.gateway.Namespace, other, theirs, a)
+			}
+		}
+	}
+	maps.DeleteFunc(taken, func(p hostPort, _ string) bool { return added[p.number] == "" })
+	if d.unknownPorts = len(taken) > 0; d.opt.Published == nil {
+		return nil
+	}
+	return d.leavePorts(taken, condition.UnknownPortLeft)
+}
+
+// publishes reports whether the published config has an endpoint of probes or metrics at a port.
+func (d *draft) publishes(port int32) bool {
+	c := d.opt.Published
+	return c != nil && slices.ContainsFunc([]string{c.Admin.MetricsEndpoint, ptr.Deref(c.Admin.HealthcheckEndpoint, "")},
+		func(endpoint string) bool {
+			u, err := url.Parse(endpoint)
+			return err == nil && u.Port() == strconv.Itoa(int(port))
+		})
+}
+
+// unresolved reports whether the class or the parameters of a Gateway cannot be resolved, so that its published objects
+// stay.
+func unresolved(v *resource.View, gw *gwapiv1.Gateway, opt Options) bool {
+	class, decision := classOf(v, gw, opt)
+	if class == nil {
+		return decision == Classless
+	}
+	_, found := parametersOf(v, gw, class, opt)
+	return !found.OK()
+}
+
+// leaveHeldPorts removes probes and metrics from the Dataplane of the Gateway if a held listener has their ports in the
+// pod, for example after an annotation has moved the probes there. Otherwise one of the two could not be opened in new
+// pods. It returns notes about that.
+func (d *draft) leaveHeldPorts() []condition.Finding {
+	if d.view.Host() != nil || d.parameters.dataplane == nil {
+		return nil
+	}
+	taken := hostPorts{}
+	for _, l := range d.listeners {
+		if l.published != nil {
+			taken[hostPort{l.network(), int32(l.published.config.Port)}] = fmt.Sprintf("listener %q", l.name())
+		}
+	}
+	return d.leavePorts(taken, condition.HeldPortLeft)
+}
+
+// leavePorts removes probes and metrics whose ports are taken. note returns the note about one of the two.
+func (d *draft) leavePorts(
+	taken hostPorts, note func(use string, port int32, user, annotation string) condition.Finding,
+) (notes []condition.Finding) {
 	ports := d.annotations.processPorts
 	for _, p := range []struct {
 		use, annotation string
@@ -136,7 +214,7 @@ func (d *draft) leaveHostPorts(taken hostPorts) (notes []condition.Finding) {
 		}
 		d.parameters.dataplane = d.parameters.dataplane.DeepCopy()
 		p.remove(&d.parameters.dataplane.Spec)
-		notes = append(notes, condition.HostPortLeft(p.use, p.port, user, p.annotation))
+		notes = append(notes, note(p.use, p.port, user, p.annotation))
 	}
 	return notes
 }

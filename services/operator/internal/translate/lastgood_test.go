@@ -4,15 +4,20 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -280,4 +285,162 @@ func TestObjectsOfAPublishedConfigKeepTheRelayPorts(t *testing.T) {
 		return
 	}
 	t.Error("there is no NetworkPolicy")
+}
+
+// A route that selects a listener by its port stays attached while the spec has an invalid port: its calls go on.
+func TestRouteToThePortOfAHeldListenerStays(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
+	v := c.view()
+	key := v.Gateways()[0]
+	parent := gwapiv1.ParentReference{
+		Name: "lobby", SectionName: new(gwapiv1.SectionName("udp")), Port: new(gwapiv1.PortNumber(3478)),
+	}
+	v.Put(&stunnerv1.UDPRoute{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "media"}, Spec: stunnerv1.UDPRouteSpec{
+			CommonRouteSpec: gwapiv1.CommonRouteSpec{ParentRefs: []gwapiv1.ParentReference{parent}},
+			Rules: []stunnerv1.UDPRouteRule{
+				{BackendRefs: []stunnerv1.BackendRef{{Name: "sfu", Namespace: new(gwapiv1.Namespace("rooms"))}}},
+			},
+		},
+	})
+	published := translate.Gateway(v, key, c.options).Config
+	for name, mistake := range map[string]gwapiv1.Listener{
+		"port out of range": {Name: "udp", Port: 70000, Protocol: "TURN-UDP"},
+		"protocol and port": {Name: "udp", Port: 9, Protocol: "TURN-UPD"},
+	} {
+		gw := v.Gateway(key).DeepCopy()
+		gw.Spec.Listeners[0] = mistake
+		v.Put(gw)
+		next := c.afterIn(v, published).Config
+		if diff := cmp.Diff(published.Clusters, next.Clusters); diff != "" {
+			t.Errorf("%s: the clusters have changed:\n%s", name, diff)
+		}
+		if got := next.Listeners[0]; got.Port != 3478 || !slices.Equal(got.Routes, []string{"turn/media"}) {
+			t.Errorf("%s: the listener is at %d with the routes %v", name, got.Port, got.Routes)
+		}
+	}
+}
+
+// A listener and an endpoint of the process never have one port in a config: a port of the probes or the metrics that a
+// served listener has leaves the listener as it is published, and new pods without the endpoint.
+func TestEndpointsOfTheProcessLeaveTheirPortsToHeldListeners(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
+	v := c.view()
+	key := v.Gateways()[0]
+	gw := v.Gateway(key).DeepCopy()
+	gw.Spec.Listeners = []gwapiv1.Listener{
+		{Name: "udp", Port: 3478, Protocol: "TURN-UDP"}, {Name: "tcp", Port: 8080, Protocol: "TURN-TCP"},
+	}
+	v.Put(gw)
+	published := translate.Gateway(v, key, c.options).Config
+	for name, mistake := range map[string]func(*gwapiv1.Gateway, *stunnerv1.Dataplane){
+		"probes": func(gw *gwapiv1.Gateway, _ *stunnerv1.Dataplane) {
+			gw.Annotations = map[string]string{"stunner.l7mp.io/health-port": "8080", "stunner.l7mp.io/metrics-port": "8081"}
+		},
+		"metrics": func(_ *gwapiv1.Gateway, d *stunnerv1.Dataplane) { d.Spec.EnableMetricsEndpoint = true },
+	} {
+		v := c.view()
+		gw, d := gw.DeepCopy(), v.Dataplane("default").DeepCopy()
+		mistake(gw, d)
+		v.Put(gw)
+		v.Put(d)
+		r := c.afterIn(v, published)
+		if r.Config == nil || r.Config.Listeners[1].Port != 8080 {
+			t.Fatalf("%s: config %+v, want listener tcp on port 8080", name, r.Config)
+		}
+		admin := r.Config.Admin
+		if strings.Contains(admin.MetricsEndpoint+*admin.HealthcheckEndpoint, ":8080") {
+			t.Errorf("%s: the listener has the port of %q or %q", name, admin.MetricsEndpoint, *admin.HealthcheckEndpoint)
+		}
+		i := slices.IndexFunc(r.Objects, func(o resource.Object) bool { _, ok := o.(*appsv1.Deployment); return ok })
+		pod := r.Objects[i].(*appsv1.Deployment).Spec.Template.Spec.Containers[0]
+		if probes := pod.LivenessProbe != nil; probes == (name == "probes") || len(pod.Ports) != 0 {
+			t.Errorf("%s: the pods have probes %t and the ports %v", name, probes, pod.Ports)
+		}
+		if !slices.ContainsFunc(r.Notes, func(f condition.Finding) bool {
+			return strings.Contains(f.Message(), "the pods have no "+name+": tcp port 8080 of the pod is that of listener \"tcp\"")
+		}) {
+			t.Errorf("%s: notes %v", name, condition.Messages(r.Notes))
+		}
+	}
+}
+
+// While the selector of a listener is invalid, the listener keeps the namespaces of its routes: it is unknown which ones
+// the spec allows. A route that is deleted goes, and those of other namespaces stay out.
+func TestListenerWithAnInvalidSelectorKeepsItsRoutes(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_selector_takes_routes_from_labelled_namespaces.txtar"))
+	v := c.view()
+	key := v.Gateways()[0]
+	gw := v.Gateway(key).DeepCopy()
+	gw.Spec.Listeners = append(gw.Spec.Listeners, gwapiv1.Listener{Name: "tcp", Port: 3478, Protocol: "TURN-TCP"})
+	v.Put(gw)
+	published := translate.Gateway(v, key, c.options).Config
+	if len(published.Listeners[0].Routes) == 0 {
+		t.Fatal("TEST NOT VALID: no route is attached")
+	}
+	gw = gw.DeepCopy()
+	gw.Spec.Listeners[0].AllowedRoutes.Namespaces.Selector = &metav1.LabelSelector{
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: metav1.LabelSelectorOpIn}},
+	}
+	v.Put(gw)
+	if r := c.afterIn(v, nil); !r.NeedsPublished {
+		t.Error("after a restart, the published config is not asked for")
+	}
+	r := c.afterIn(v, published)
+	if r.Config == nil {
+		t.Fatalf("%s: %+v", r.Decision, r.Status.Conditions)
+	}
+	if diff := cmp.Diff(published, r.Config); diff != "" {
+		t.Errorf("the config has changed:\n%s", diff)
+	}
+	if accepted := r.Status.Listeners[0].Conditions[0]; accepted.Status != metav1.ConditionFalse ||
+		!strings.Contains(accepted.Message, "allowedRoutes.namespaces.selector is invalid") {
+		t.Errorf("the listener says %+v", accepted)
+	}
+	for _, ref := range v.Routes() {
+		if slices.Contains(published.Listeners[0].Routes, ref.NamespacedName.String()) {
+			v.Delete(v.Route(ref).Origin)
+		}
+	}
+	if r := c.afterIn(v, published); r.Config != nil && len(r.Config.Listeners[0].Routes) > 0 {
+		t.Errorf("routes that were deleted: %v", r.Config.Listeners[0].Routes)
+	}
+}
+
+// A mistake in the parameters of a Gateway in the host network frees none of its ports: its pods still run. The pods of a
+// younger Gateway stay without probes and metrics, also after a restart of the operator, and keep those that they have.
+func TestPortsOfAGatewayWithoutParametersStayTaken(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "gateways_in_the_host_network_share_the_ports_of_their_nodes.txtar"))
+	v := c.view()
+	key := types.NamespacedName{Namespace: "rooms", Name: "stranger"}
+	v.Delete(v.Gateway(types.NamespacedName{Namespace: "turn", Name: "attic"}))
+	translated := func(published *config.Config) translate.Result {
+		opt := c.options
+		opt.Published = published
+		return translate.Gateway(v, key, opt)
+	}
+	published := translated(nil).Config
+	if published == nil || *published.Admin.HealthcheckEndpoint != "" || published.Admin.MetricsEndpoint != "" {
+		t.Fatalf("TEST NOT VALID: the config is %+v", published)
+	}
+	lobby := v.Gateway(types.NamespacedName{Namespace: "turn", Name: "lobby"}).DeepCopy()
+	lobby.Spec.Infrastructure = &gwapiv1.GatewayInfrastructure{
+		ParametersRef: &gwapiv1.LocalParametersReference{Group: "stunner.l7mp.io", Kind: "GatewayConfig", Name: "gone"},
+	}
+	v.Put(lobby)
+	if r := translated(nil); !r.NeedsPublished {
+		t.Error("after a restart, the published config is not asked for")
+	}
+	r := translated(published)
+	if got := r.Config.Admin; *got.HealthcheckEndpoint != "" || got.MetricsEndpoint != "" {
+		t.Errorf("the pods get probes at %q and metrics at %q", *got.HealthcheckEndpoint, got.MetricsEndpoint)
+	}
+	if notes := condition.Messages(r.Notes); !strings.Contains(fmt.Sprint(notes), "tcp port 8086 of the nodes may be that of the probes of a Gateway") {
+		t.Errorf("notes %v", notes)
+	}
+	served := published.Clone()
+	served.Admin.HealthcheckEndpoint, served.Admin.MetricsEndpoint = new("http://:8086"), "http://:8080/metrics"
+	if got := translated(&served).Config.Admin; *got.HealthcheckEndpoint == "" || got.MetricsEndpoint == "" {
+		t.Errorf("pods with probes and metrics lose them: %+v", got)
+	}
 }

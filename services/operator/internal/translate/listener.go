@@ -115,7 +115,7 @@ func listenersOf(
 }
 
 // listenerRules check a listener without regard to the other listeners.
-var listenerRules = rules[*listener]{protocolKnown, portValid, tlsTerminated}
+var listenerRules = rules[*listener]{protocolKnown, portValid, tlsTerminated, selectorParses}
 
 func protocolKnown(l *listener) condition.Finding {
 	if l.protocol == "" {
@@ -135,6 +135,13 @@ func tlsTerminated(l *listener) condition.Finding {
 	if l.protocol.Secure() && l.spec.TLS != nil && l.spec.TLS.Mode != nil &&
 		*l.spec.TLS.Mode != gwapiv1.TLSModeTerminate {
 		return condition.PassthroughUnsupported(string(*l.spec.TLS.Mode))
+	}
+	return condition.Finding{}
+}
+
+func selectorParses(l *listener) condition.Finding {
+	if _, err := selectorOf(l.spec); err != nil {
+		return condition.RouteSelectorInvalid(err)
 	}
 	return condition.Finding{}
 }

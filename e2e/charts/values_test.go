@@ -75,6 +75,7 @@ func TestValues_InvalidOnesAreRejected(t *testing.T) {
 		`stunnerAuthService: {policy: {existingConfigMap: a, existingSecret: b}}`:                                       "stunnerAuthService.policy.existingSecret:",
 		`stunnerAuthService: {policy: {clusterKeys: true}}`:                                                             "stunnerAuthService.policy.clusterKeys:",
 		`stunnerAuthService: {revocations: {enabled: true}}`:                                                            "stunnerAuthService.revocations.enabled:",
+		`stunnerAuthService: {policy: {existingSecret: p},clusters: {existingSecret: c}, revocations: {enabled: true}}`: "stunnerAuthService.revocations.enabled:",
 		`stunnerAuthService: {policy: {existingConfigMap: a}, jwt: {issuer: me, audience: calls, existingSecret: b}}`:   "stunnerAuthService.policy:",
 		`stunnerAuthService: {clusters: {existingSecret: ../a}}`:                                                        "/stunnerAuthService/clusters/existingSecret",
 		`stunnerAuthService: {policy: {existingConfigMap: ../a}}`:                                                       "/stunnerAuthService/policy/existingConfigMap",

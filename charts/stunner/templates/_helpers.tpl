@@ -227,6 +227,8 @@ ipFamilies:
 {{- fail "stunnerAuthService.policy: excludes stunnerAuthService.jwt: write the issuer into the policy" -}}
 {{- else if and .revocations.enabled (not (include "stunner.policy" .)) -}}
 {{- fail "stunnerAuthService.revocations.enabled: has no effect without a policy, which says who may revoke: set stunnerAuthService.policy.existingConfigMap or existingSecret" -}}
+{{- else if and .revocations.enabled .clusters.existingSecret -}}
+{{- fail "stunnerAuthService.revocations.enabled: excludes stunnerAuthService.clusters: create Revocation objects in each cluster" -}}
 {{- else if and .policy.clusterKeys (not (include "stunner.policy" .)) -}}
 {{- fail "stunnerAuthService.policy.clusterKeys: has no effect without a policy: set stunnerAuthService.policy.existingConfigMap or existingSecret" -}}
 {{- end -}}

@@ -15,8 +15,9 @@ import (
 const table = "internal/session/holdings.txt"
 
 // leftByRows is the most memory in KiB that the rows of process may have together, and leftByParts the part of the
-// memory of sessions that the rows of memory may have: a sixteenth is for the copies of sessions of other pods, and a 32nd
-// for the usage of the last hour. Both are in the quarter of the memory limit that sessionMemory leaves, with the smallest usual limit of 64 MiB.
+// memory of sessions that the rows of memory may have: a sixteenth is for the copies of sessions of other pods, and a
+// 32nd for the usage of the last hour. Both are in the quarter of the memory limit that sessionMemory leaves, with the
+// smallest usual limit of 64 MiB.
 const (
 	leftByRows  = 18 << 10
 	leftByParts = 7.0 / 32
@@ -55,7 +56,7 @@ func readTable(t *testing.T) (rows []holding) {
 }
 
 // everyone lists the senders of input that makes the process allocate memory.
-var everyone = []string{"stranger", "client", "peer", "pod", "config", "host", "admin", "none"}
+var everyone = []string{"unauthenticated", "client", "peer", "pod", "config", "host", "admin", "none"}
 
 // all memory that input can make the process hold has a row in one table, with a bound and a charge.
 func TestHoldings(t *testing.T) {

@@ -23,8 +23,8 @@ func frontOf(t *testing.T, owner, front *node, c Client) ReturnPath {
 }
 
 // Adopt moves a session to the front of its client, even if another pod has a higher rendezvous hash. The front
-// then has the address to which the client sends. The owner returns a datagram that the front has forwarded before the
-// move and that arrives after it, so no datagram is lost.
+// gets the address to which the client sends. A datagram that the front has forwarded before the move may arrive at the
+// former owner after the move. The former owner returns it to the front, so it is not lost.
 func TestAdopt(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -45,7 +45,7 @@ func TestAdopt(t *testing.T) {
 			t.Fatalf("offered: %q, to an address: %v", got, front.sessions.here)
 		}
 		front.sessions.mu.Lock()
-		delete(front.sessions.has, c) // as Owned until the owner has ended its session
+		delete(front.sessions.has, c) // Sessions.Owned reports false until the owner has ended its session
 		front.sessions.mu.Unlock()
 		front.pass(c, "late")
 		owner.end(c)
@@ -79,7 +79,7 @@ func TestRefusedAdoption(t *testing.T) {
 			if _, err := owner.Adopt(c, []byte("record"), datagram.Source{}, via); !errors.Is(err, ErrNoSuccessor) {
 				t.Errorf("%s: %v", what, err)
 			}
-			if took := time.Since(begun); took > offerTimes*offerPatience+time.Second/10 {
+			if took := time.Since(begun); took > offerTimes*offerTimeout+time.Second/10 {
 				t.Errorf("%s: the attempt took %v", what, took)
 			}
 			if len(front.offered()) > 0 {

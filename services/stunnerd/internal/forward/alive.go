@@ -19,26 +19,26 @@ const (
 	lostPings = 15
 	// neededFor is how long a pod is needed after the latest reason.
 	neededFor = time.Second
-	// doubtPings is the number of pings without an answer after which other pods are requested to ping the pod too, and
-	// between two such requests.
-	doubtPings = 3
+	// pingRequestAfter is the number of pings without an answer after which other pods are requested to ping the pod
+	// too. After as many further pings the request is repeated.
+	pingRequestAfter = 3
 	// lostEvery is the number of intervals of pingEvery between two pings of a lost pod.
 	lostEvery = 10
 )
 
 // life records whether another pod answers.
 type life struct {
-	// heard is the arrival time of the latest frame of the pod. needed is the latest time at which this pod needed the
-	// other one. Both are on the clock of the Forwarder.
-	heard, needed atomic.Int64
-	// unanswered counts the pings since heard.
+	// received is the arrival time of the latest frame of the pod. needed is the latest time at which this process
+	// needed the pod. Both are on the clock of the Forwarder.
+	received, needed atomic.Int64
+	// unanswered counts the pings since received.
 	unanswered atomic.Int32
 }
 
-// hear records the arrival of a frame of the pod.
-func (p *life) hear(at time.Duration) {
-	if at-time.Duration(p.heard.Load()) >= time.Millisecond {
-		p.heard.Store(int64(at))
+// setReceived records the arrival of a frame of the pod.
+func (p *life) setReceived(at time.Duration) {
+	if at-time.Duration(p.received.Load()) >= time.Millisecond {
+		p.received.Store(int64(at))
 	}
 	if p.unanswered.Load() != 0 {
 		p.unanswered.Store(0)
@@ -47,7 +47,7 @@ func (p *life) hear(at time.Duration) {
 
 // need records that this process needs the pod, so that it pings the pod if the pod is silent.
 func (p *life) need(at time.Duration) {
-	if at-time.Duration(p.heard.Load()) >= quietTime {
+	if at-time.Duration(p.received.Load()) >= quietTime {
 		p.needed.Store(int64(at))
 	}
 }
@@ -74,34 +74,34 @@ func (a *announcer) ping(count int, now time.Duration) {
 				a.outbox.add(l, ping, nobody, nil)
 			}
 			continue
-		case now-time.Duration(p.heard.Load()) < quietTime:
+		case now-time.Duration(p.received.Load()) < quietTime:
 			continue
 		case p.needed.Load() == 0 || now-time.Duration(p.needed.Load()) >= neededFor:
 			p.unanswered.CompareAndSwap(n, 0)
 			continue
 		}
-		// A pong may be handled at the same time.
+		// A pong that is handled at the same time sets the counter to 0, which must not be overwritten.
 		p.unanswered.CompareAndSwap(n, n+1)
 		a.outbox.add(l, ping, nobody, nil)
-		if n > 0 && n%doubtPings == 0 {
-			a.doubt(v, l)
+		if n > 0 && n%pingRequestAfter == 0 {
+			a.requestPings(v, l)
 		}
 	}
 	a.outbox.Flush()
 }
 
-// doubt requests the other pods to ping a pod, because a home takes over a session only if the owner has not answered
-// pings of the home itself.
-func (a *announcer) doubt(v *view, about *link) {
+// requestPings requests the other pods to ping a pod, because a home takes over a session only if the owner has not
+// answered pings of the home itself.
+func (a *announcer) requestPings(v *view, about *link) {
 	id := binary.BigEndian.AppendUint64(nil, about.pod.id)
 	for _, l := range v.links {
 		if l != about {
-			a.outbox.add(l, doubt, nobody, id)
+			a.outbox.add(l, pingRequest, nobody, id)
 		}
 	}
 }
 
-func (f *Forwarder) handleDoubt(v *view, l *link, m message, at time.Duration) {
+func (f *Forwarder) handlePingRequest(v *view, l *link, m message, at time.Duration) {
 	if len(m.payload) != 8 {
 		f.refuse(meter.BadFrame, l.peer.Address)
 		return

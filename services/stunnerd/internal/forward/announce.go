@@ -27,7 +27,7 @@ func (f *Forwarder) Added(c Client) {
 	}
 	f.front.mu.Lock()
 	f.front.forget(k)
-	delete(f.front.strangers, k)
+	delete(f.front.searches, k)
 	f.front.mu.Unlock()
 	f.queue(k, c, hold)
 	f.Changed(c)
@@ -79,8 +79,8 @@ type announcer struct {
 	batches   map[batchKey]*clientBatch
 	// view is the list of pods at the last announcement.
 	view *view
-	// base are the homes before the changes of the list that are announced a second time, at the time again. If again
-	// is 0, there is no second announcement.
+	// base are the homes before the latest change of the list, whose sessions are announced twice. again is the time of
+	// the second announcement. If again is 0, there is no second announcement.
 	base  []home
 	again time.Duration
 	// renew is the time of the next announcement of all sessions.
@@ -172,7 +172,7 @@ func (a *announcer) announce() {
 	f.changes.Unlock()
 	for k, c := range pending {
 		if c.kind == release && f.sessions.Has(c.client) {
-			c.kind = hold // the client has a new session: it began before the end of the earlier one was queued
+			c.kind = hold // the new session of the client began before the end of the earlier session was queued
 		}
 		for _, h := range rank(v.homes, k) {
 			a.add(h, c.kind, c.client)

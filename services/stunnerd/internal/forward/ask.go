@@ -13,33 +13,34 @@ import (
 )
 
 const (
-	// patience is how long a front waits for the answer of a home before it asks the other home. A front also drops the
-	// datagrams of a client without an owner for this time.
-	patience = 250 * time.Millisecond
+	// answerTimeout is how long a front waits for the answer of a home before it asks the other home. A front also
+	// drops the datagrams of a client without an owner for this time.
+	answerTimeout = 250 * time.Millisecond
 	// giveUp is how long a front remembers that a home has not answered. Clients repeat requests after up to 8 s (RFC
 	// 8489 §6.2.1).
 	giveUp = 10 * time.Second
-	// unanswered is how long a front searches for the owner of a client before it leaves STUN messages of the client to
+	// unanswered is how long a front searches for the owner of a client before it passes STUN messages of the client to
 	// the listener, which answers that there is no session. A container that restarts is silent for about a second.
 	unanswered = 3 * time.Second
-	// maxStrangers is the maximum number of clients whose owner a front does not know: it is searching, or has found
+	// maxSearches is the maximum number of clients whose owner a front does not know: it is searching, or has found
 	// that there is none.
-	maxStrangers = 65_536
+	maxSearches = 65_536
 	// maxKnown is the largest number of clients whose owners a front knows, about 60 MB.
 	maxKnown = 1 << 18
 	// idle is how long a front remembers an owner after the last datagram of the client or of the owner.
 	idle = 150 * time.Second
 	// secondIdle is how long a front sends to a client from two of its own addresses while datagrams arrive at only one
-	// of them. A datagram with a forged source may arrive at another address than those of the client. So the front
-	// sends from both addresses until one has received nothing for longer than an ICE agent is silent (RFC 7675 §5.1).
+	// of them. A datagram with a forged source may arrive at another address than the datagrams of the client. So the
+	// front sends from both addresses until one has received nothing for longer than an ICE agent is silent (RFC 7675
+	// §5.1).
 	secondIdle = 30 * time.Second
 
 	// asksPerSlot limits the asks of a front to 5,000 a second.
 	asksPerSlot = 500
 	slot        = 100 * time.Millisecond
-	// asksPerSource limits the asks for the clients of one source address in a second, while there are more than
-	// freeAsksPerSlot asks. Without this threshold, the clients of an office behind one address would wait for each
-	// other after a load balancer has redistributed them: two clients a second could move between pods.
+	// asksPerSource limits the asks a second for the clients of one source address, while there are more than
+	// freeAsksPerSlot asks. Below this threshold there is no such limit, because the clients of an office behind one
+	// address would wait for each other after a load balancer has redistributed them.
 	asksPerSource   = 10
 	freeAsksPerSlot = asksPerSlot / 10
 	// asksPerHome limits the unanswered asks for one client. Several asks are useful, because each contains a datagram
@@ -57,22 +58,22 @@ type known struct {
 	// asked is the address to which the client sends. If the client also sends to a second address, other is the latest
 	// such address; otherwise it is nil. A Source is never changed, only replaced.
 	asked, other atomic.Pointer[datagram.Source]
-	// heard is when the client last sent to asked, heardOther when it last sent to other, and answered when the owner
-	// last sent to the client. All are on the clock of the Forwarder.
-	heard, heardOther, answered atomic.Int64
+	// received is when the client last sent to asked, receivedOther when the client last sent to other, and answered
+	// when the owner last sent to the client. All are on the clock of the Forwarder.
+	received, receivedOther, answered atomic.Int64
 	// named is when a home has last named the owner, on the same clock.
 	named atomic.Int64
 }
 
-// hear records that the client has sent a datagram to an address.
-func (n *known) hear(asked *datagram.Source, now time.Duration) {
+// setReceived records that the client has sent a datagram to an address.
+func (n *known) setReceived(asked *datagram.Source, now time.Duration) {
 	other := n.other.Load()
 	switch {
 	case *n.asked.Load() == *asked:
-		if n.heard.Load() != int64(now) {
-			n.heard.Store(int64(now))
+		if n.received.Load() != int64(now) {
+			n.received.Store(int64(now))
 		}
-		if other != nil && now-time.Duration(n.heardOther.Load()) >= secondIdle {
+		if other != nil && now-time.Duration(n.receivedOther.Load()) >= secondIdle {
 			n.other.Store(nil)
 		}
 		return
@@ -81,16 +82,16 @@ func (n *known) hear(asked *datagram.Source, now time.Duration) {
 		other = &replacement
 		n.other.Store(other)
 	}
-	n.heardOther.Store(int64(now))
-	if now-time.Duration(n.heard.Load()) >= secondIdle {
+	n.receivedOther.Store(int64(now))
+	if now-time.Duration(n.received.Load()) >= secondIdle {
 		n.asked.Store(other)
-		n.heard.Store(int64(now))
+		n.received.Store(int64(now))
 		n.other.Store(nil)
 	}
 }
 
-// stranger is a client whose owner the front does not know.
-type stranger struct {
+// ownerSearch is the search for the owner of a client.
+type ownerSearch struct {
 	// view is the list of pods at the start of the search. began is the start of the first search for this client.
 	view  *view
 	began time.Duration
@@ -103,13 +104,13 @@ type stranger struct {
 	// asks is the number of asks to the current home since the time since.
 	asks  int
 	since time.Duration
-	// none is set when all homes were asked. Until since+patience, the client counts as a client without an owner.
+	// none is set when all homes were asked. Until since+answerTimeout, the client counts as a client without an owner.
 	none  bool
 	asked *datagram.Source
 }
 
 // ask counts an ask to the current home, and returns the home.
-func (s *stranger) ask() *pod {
+func (s *ownerSearch) ask() *pod {
 	s.asks++
 	home := s.homes[s.step]
 	if !slices.Contains(s.tried, home) {
@@ -120,9 +121,9 @@ func (s *stranger) ask() *pod {
 
 // front contains the clients that send to this pod while another pod has their sessions.
 type front struct {
-	mu        sync.Mutex
-	known     map[clientKey]*known
-	strangers map[clientKey]*stranger
+	mu       sync.Mutex
+	known    map[clientKey]*known
+	searches map[clientKey]*ownerSearch
 	// clients is Options.Clients.
 	clients int
 
@@ -134,7 +135,7 @@ type front struct {
 
 func newFront() front {
 	return front{
-		known: map[clientKey]*known{}, strangers: map[clientKey]*stranger{},
+		known: map[clientKey]*known{}, searches: map[clientKey]*ownerSearch{},
 		sources: ratelimit.New[netip.Prefix](asksPerSource, asksPerSource, maxSources),
 	}
 }
@@ -176,21 +177,21 @@ func (f *Forwarder) route(
 	case n != nil:
 		return toOwner, n, nil
 	}
-	s, began, tried := f.front.strangers[k], at, []*pod(nil)
+	s, began, tried := f.front.searches[k], at, []*pod(nil)
 	if s != nil {
 		began = s.began
 	}
-	if s != nil && s.none && at-s.since < patience || message && at-began >= unanswered {
+	if s != nil && s.none && at-s.since < answerTimeout || message && at-began >= unanswered {
 		return ownerless, nil, nil
 	}
 	if s != nil && (s.none || s.view != v) { // search again
 		if !s.none {
 			tried = s.tried
 		}
-		delete(f.front.strangers, k)
+		delete(f.front.searches, k)
 		s = nil
 	}
-	if s != nil && at-s.since >= patience { // the home has not answered
+	if s != nil && at-s.since >= answerTimeout { // the home has not answered
 		s.step, s.asks, s.since = (s.step+1)%len(s.homes), 0, at
 	}
 	if s != nil && (s.asks >= burstPerHome || s.asks >= asksPerHome && f.front.scarce(at)) {
@@ -215,23 +216,23 @@ func (f *Forwarder) route(
 // owner that a home has named again is used for a short time, because perhaps no home has a copy of the session.
 func (n *known) reach(at time.Duration) *link {
 	owner := n.owner.Load()
-	if owner == nil || owner.lost() && at-time.Duration(n.named.Load()) >= patience {
+	if owner == nil || owner.lost() && at-time.Duration(n.named.Load()) >= answerTimeout {
 		return nil
 	}
 	owner.need(at)
 	return owner.link.Load()
 }
 
-// held returns the client if this pod is a home that stores the owner. rescued is set if this pod begins to take over
-// the session. The caller must hold the lock of the front.
+// held returns the client if this pod is a home that stores the owner. takesOver is set if this pod begins to take
+// over the session. The caller must hold the lock of the front.
 func (f *Forwarder) held(
 	v *view, k clientKey, c Client, asked *datagram.Source, at time.Duration,
-) (n *known, rescued bool) {
+) (n *known, takesOver bool) {
 	id, ok := f.index.find(k, at)
 	if !ok {
 		return nil, false
 	}
-	switch copied, here := f.rescue(v, k, c, id, at); {
+	switch copied, here := f.tryTakeOver(v, k, c, id, at); {
 	case copied:
 		return nil, here
 	case v.links[id] == nil:
@@ -264,20 +265,20 @@ func (t *front) renew(at time.Duration) {
 	}
 }
 
-// search begins the search for the owner of a client. It returns nil if maxStrangers clients are being searched for.
-func (t *front) search(v *view, k clientKey, asked *datagram.Source, at time.Duration) *stranger {
-	if len(t.strangers) >= most(t.clients, maxStrangers) {
+// search begins the search for the owner of a client. It returns nil if there are already maxSearches searches.
+func (t *front) search(v *view, k clientKey, asked *datagram.Source, at time.Duration) *ownerSearch {
+	if len(t.searches) >= most(t.clients, maxSearches) {
 		return nil
 	}
 	source := *asked
-	s := &stranger{view: v, since: at, asked: &source}
+	s := &ownerSearch{view: v, since: at, asked: &source}
 	for _, h := range rank(v.homes, k) {
 		if h.pod != nil && h.pod != v.self {
 			s.homes = append(s.homes, h.pod)
 		}
 	}
 	s.none = len(s.homes) == 0
-	t.strangers[k] = s
+	t.searches[k] = s
 	return s
 }
 
@@ -291,12 +292,12 @@ func (t *front) learn(k clientKey, owner *pod, asked *datagram.Source, at time.D
 		n = new(known)
 		source := *asked
 		n.asked.Store(&source)
-		n.heard.Store(int64(at))
+		n.received.Store(int64(at))
 		t.known[k] = n
 	}
 	n.named.Store(int64(at))
 	n.owner.Store(owner)
-	delete(t.strangers, k)
+	delete(t.searches, k)
 	return n
 }
 
@@ -326,7 +327,7 @@ func (t *front) found(k clientKey, from, owner *pod, at time.Duration) (to *pod,
 		n.owner.CompareAndSwap(from, owner)
 		return n.owner.Load(), false
 	}
-	s := t.strangers[k]
+	s := t.searches[k]
 	if s == nil || !slices.Contains(s.tried, from) {
 		return nil, false
 	}
@@ -350,7 +351,7 @@ func (t *front) missing(k clientKey, from *pod, limit int, at time.Duration) (ne
 		}
 		return nil, nil
 	}
-	s := t.strangers[k]
+	s := t.searches[k]
 	switch {
 	case s == nil:
 		return nil, nil
@@ -372,8 +373,8 @@ func (t *front) missing(k clientKey, from *pod, limit int, at time.Duration) (ne
 
 // none records that a client has no owner.
 func (t *front) none(k clientKey, asked *datagram.Source, at time.Duration) {
-	if len(t.strangers) < most(t.clients, maxStrangers) {
-		t.strangers[k] = &stranger{none: true, began: at, since: at, asked: asked}
+	if len(t.searches) < most(t.clients, maxSearches) {
+		t.searches[k] = &ownerSearch{none: true, began: at, since: at, asked: asked}
 	}
 }
 
@@ -381,14 +382,14 @@ func (t *front) none(k clientKey, asked *datagram.Source, at time.Duration) {
 func (t *front) sweep(now time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.strangers, func(_ clientKey, s *stranger) bool {
+	maps.DeleteFunc(t.searches, func(_ clientKey, s *ownerSearch) bool {
 		if s.none {
-			return now-s.since >= patience
+			return now-s.since >= answerTimeout
 		}
 		return now-s.since >= giveUp
 	})
 	for k, n := range t.known {
-		if now-time.Duration(max(n.heard.Load(), n.heardOther.Load(), n.answered.Load())) >= idle {
+		if now-time.Duration(max(n.received.Load(), n.receivedOther.Load(), n.answered.Load())) >= idle {
 			t.forget(k)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// all Allocate requests of a client are passed to the same pod that does not drain, even if a pod is added
+// all Allocate requests of a client are passed to one pod, which does not drain, even if a pod is added
 // meanwhile. The answers are returned to the client, and later datagrams of the client reach the same pod. If all pods
 // drain, Begin reports false.
 func TestBeginAtAnotherPod(t *testing.T) {

@@ -153,8 +153,8 @@ func (x *index) keep(k clientKey, s *saved, now time.Duration) (stored, claim) {
 	return kept, claim{}
 }
 
-// other returns the copy of a client if its owner is another pod than the one that has announced a session of the
-// client.
+// other returns the stored copy of a client, if it is the copy of the current owner and that owner is not the given
+// pod.
 func (x *index) other(k clientKey, pod uint64) *saved {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -437,9 +437,9 @@ func (f *Forwarder) tellNewer(l *link, c Client, session [12]byte, winner claim)
 	f.replies.add(l, newer, c, binary.BigEndian.AppendUint64(version.append(nil), winner.pod))
 }
 
-// rescue begins to take over the session of a client whose owner is lost, if this pod has a copy. copied reports
+// tryTakeOver begins to take over the session of a client whose owner is lost, if this pod has a copy. copied reports
 // whether there is a copy. here reports whether this pod takes over the session; if not, the other home does.
-func (f *Forwarder) rescue(v *view, k clientKey, c Client, owner uint64, at time.Duration) (copied, here bool) {
+func (f *Forwarder) tryTakeOver(v *view, k clientKey, c Client, owner uint64, at time.Duration) (copied, here bool) {
 	if v.self == nil || !v.gone(owner) {
 		return false, false
 	}
@@ -465,9 +465,9 @@ func (f *Forwarder) rescue(v *view, k clientKey, c Client, owner uint64, at time
 	return true, true
 }
 
-// rescued is rescue without its second result.
-func (f *Forwarder) rescued(v *view, k clientKey, c Client, owner uint64, at time.Duration) bool {
-	copied, _ := f.rescue(v, k, c, owner, at)
+// awaitsTakeOver is tryTakeOver without its second result.
+func (f *Forwarder) awaitsTakeOver(v *view, k clientKey, c Client, owner uint64, at time.Duration) bool {
+	copied, _ := f.tryTakeOver(v, k, c, owner, at)
 	return copied
 }
 

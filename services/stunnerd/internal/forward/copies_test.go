@@ -37,7 +37,7 @@ func copies(nodes []*node) (total int) {
 	return total
 }
 
-// live returns the nodes without some.
+// live returns the nodes that are not in without.
 func live(nodes []*node, without ...*node) []*node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(d *node) bool { return slices.Contains(without, d) })
 }
@@ -143,8 +143,8 @@ func TestFirstHomeTakesOver(t *testing.T) {
 		owner.sessions.silent = true // the client only sends
 		owner.call(c)
 		time.Sleep(time.Second)
-		heard := 0
-		n.talk(c, 10*time.Second, func() bool { heard++; return heard > 400 }, front)
+		sent := 0
+		n.talk(c, 10*time.Second, func() bool { sent++; return sent > 400 }, front)
 		if got := owners(c, nodes); len(got) != 1 || got[0] != owner {
 			t.Fatalf("owners of a session whose owner is quiet: %d", len(got))
 		}
@@ -162,7 +162,7 @@ func TestFirstHomeTakesOver(t *testing.T) {
 		if v := homes[0].sessions.versions[c]; v.Generation != 1<<termBits {
 			t.Errorf("generation %d", v.Generation)
 		}
-		if got := homes[0].sessions.rescued[c]; got != fmt.Sprintf("record 0 of %v", c.Addr) {
+		if got := homes[0].sessions.takenOver[c]; got != fmt.Sprintf("record 0 of %v", c.Addr) {
 			t.Errorf("from the record %q", got)
 		}
 		homes[0].sessions.got()
@@ -260,7 +260,7 @@ func TestForeignCopiesChangeNothing(t *testing.T) {
 		foe, now := n.start("foe"), uint64(time.Now().UnixMilli())
 		foreign := Key{ID: today.ID, Secret: [32]byte{9}}
 		for _, to := range []*node{owner, homes[0]} {
-			for _, what := range []kind{copyOf, copied, newer, ping, doubt} {
+			for _, what := range []kind{copyOf, copied, newer, ping, pingRequest} {
 				n.inject(foe, to, forge(foe, to, today, 1, what, c, frame(1, 1<<termBits, now, "r")))
 				n.inject(homes[1], to, forge(homes[1], to, foreign, 100_000, what, c, frame(1, 1<<termBits, now, "r")))
 			}
@@ -277,7 +277,7 @@ func TestForeignCopiesChangeNothing(t *testing.T) {
 				{newer, []byte("short")},
 				{newer, frame(1, 1, now, "more")},
 				{copied, frame(1, 1, now, "more")},
-				{doubt, []byte("short")},
+				{pingRequest, []byte("short")},
 				{copyOf, frame(9, 0, now, "another session")},
 				{newer, frame(9, 5<<termBits, podID(from.name), "")},
 			} {
@@ -292,7 +292,8 @@ func TestForeignCopiesChangeNothing(t *testing.T) {
 				t.Errorf("%s has refused %d frames", to.name, got)
 			}
 		}
-		// A home takes over the session. The recorded frames of the former owner do not restore it there.
+		// A home takes over the session. When the recorded frames of the former owner arrive again, they do not restore
+		// the session at the former owner.
 		n.cut(owner)
 		n.talk(c, 5*time.Second, func() bool { return homes[0].sessions.Has(c) }, homes[1])
 		n.heal()

@@ -50,8 +50,8 @@ type daySession struct {
 	age, left   time.Duration
 }
 
-// newDaySession returns a session at a random moment. At a moment, long sessions are more frequent than among all
-// sessions of a day.
+// newDaySession returns a session that exists at a random moment. Long sessions are more frequent among these than
+// among all sessions of a day.
 func newDaySession(random *rand.Rand, spread float64) daySession {
 	all := medianCall.Seconds() * math.Exp(spread*spread+spread*random.NormFloat64())
 	age := all * random.Float64()
@@ -80,7 +80,7 @@ const (
 )
 
 // cut returns why the call of a session at a pod ends. If moves is set, pods hand over sessions and copy them.
-func (d disturbance) cut(s daySession, w *world, owner home, moves bool) cutBy {
+func (d disturbance) cut(s daySession, w *eventPods, owner home, moves bool) cutBy {
 	switch {
 	case d.back && s.udp: // restored from the journal
 		return goesOn
@@ -115,9 +115,10 @@ func total(by [causes]int) (n int) {
 	return n
 }
 
-// TestCallsThatEndInADay prints how many calls of a day disturbances of pods, nodes and balancers end, with forwarding
-// and the journal, and with moves and copies as well; and, with moves and copies, the number of ended calls by reason.
-// The numbers of events are assumptions. Homes, copies and searches are those of the product:
+// TestCallsThatEndInADay prints how many calls of a day end because of disturbances of pods, nodes and balancers. It
+// prints the number for forwarding with the journal, and the number for forwarding with the journal, moves and copies.
+// For the latter it prints the number by reason, too. The numbers of events are assumptions. Homes, copies and searches
+// are those of the product:
 //
 //	go test ./services/stunnerd/internal/forward -run TestCallsThatEndInADay -v
 func TestCallsThatEndInADay(t *testing.T) {
@@ -141,7 +142,7 @@ func TestCallsThatEndInADay(t *testing.T) {
 			if d.lost {
 				lost = 1
 			}
-			w := newWorld(event{lost: lost}, random)
+			w := newEventPods(event{lost: lost}, random)
 			owner := w.before[len(w.before)-1]
 			for range int(d.share * perPod) {
 				s := newDaySession(random, spread)

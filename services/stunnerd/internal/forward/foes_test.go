@@ -23,7 +23,8 @@ func forge(from, to *node, key Key, counter uint64, k kind, c Client, payload []
 	return s.seal(nil, from.self.Sender, counter, k, c, payload)
 }
 
-// K-17: TestForgedFramesChangeNothing sends frames to an owner that it must drop, count and not answer.
+// K-17: TestForgedFramesChangeNothing sends forged frames to an owner. The owner must drop and count each frame, and
+// answer none.
 func TestForgedFramesChangeNothing(t *testing.T) {
 	c := client(1)
 	for _, row := range []struct {
@@ -32,9 +33,9 @@ func TestForgedFramesChangeNothing(t *testing.T) {
 		// send sends frames to pods[1], which is the owner of c. pods[0] is another pod of the list.
 		send func(n *network, pods []*node)
 	}{
-		{"a stranger", "stranger", func(n *network, pods []*node) {
-			stranger := n.start("stranger")
-			n.inject(stranger, pods[1], forge(stranger, pods[1], yesterday, 1, data, c, []byte("x")))
+		{"an unlisted pod", "stranger", func(n *network, pods []*node) {
+			unlisted := n.start("unlisted")
+			n.inject(unlisted, pods[1], forge(unlisted, pods[1], yesterday, 1, data, c, []byte("x")))
 		}},
 		{"a listed sender at another address", "stranger", func(n *network, pods []*node) {
 			elsewhere := n.start("elsewhere")
@@ -379,8 +380,8 @@ func TestForgedSources(t *testing.T) {
 		}
 		front.Forwarder.front.mu.Lock()
 		defer front.Forwarder.front.mu.Unlock()
-		if got := len(front.Forwarder.front.strangers); got > maxStrangers {
-			t.Errorf("%d strangers, want at most %d", got, maxStrangers)
+		if got := len(front.Forwarder.front.searches); got > maxSearches {
+			t.Errorf("%d searches, want at most %d", got, maxSearches)
 		}
 		if got := len(front.Forwarder.front.known); got != 1 {
 			t.Errorf("%d known clients, want 1", got)
@@ -434,7 +435,7 @@ func TestClientsOfOneAddressDoNotWaitForEachOther(t *testing.T) {
 			front.front.Flush()
 			if i == 25 {
 				synctest.Wait()
-				if asked := front.Status().Asked - before; asked < clients*8/10 { // others have their home here
+				if asked := front.Status().Asked - before; asked < clients*8/10 { // this pod is the home of the other clients
 					t.Errorf("%d asks for %d clients in half a second", asked, clients)
 				}
 			}
@@ -460,8 +461,8 @@ func TestBoundsOfMemory(t *testing.T) {
 	front := newFront()
 	var source datagram.Source
 	v := &view{homes: []home{{pod: &pod{id: 1}}}}
-	for i := range maxStrangers + 1 {
-		if s := front.search(v, clientKey{low: uint64(i)}, &source, 0); (s != nil) != (i < maxStrangers) {
+	for i := range maxSearches + 1 {
+		if s := front.search(v, clientKey{low: uint64(i)}, &source, 0); (s != nil) != (i < maxSearches) {
 			t.Fatalf("client %d is searched: %t", i, s != nil)
 		}
 	}
@@ -473,7 +474,7 @@ func TestBoundsOfMemory(t *testing.T) {
 	}
 	front.none(clientKey{high: 2}, &source, 0)
 	front.sweep(idle)
-	if len(front.strangers) != 0 || len(front.known) != 0 {
-		t.Errorf("%d searches and %d owners are left", len(front.strangers), len(front.known))
+	if len(front.searches) != 0 || len(front.known) != 0 {
+		t.Errorf("%d searches and %d owners are left", len(front.searches), len(front.known))
 	}
 }

@@ -123,7 +123,7 @@ type Options struct {
 	// socket share the socket that receives.
 	Descriptors int
 	// Clients is the largest number of clients in each table of clients of other pods. 0 means the limits of the
-	// tables: maxKnown, maxStrangers, maxHeld, maxPending and maxCounts.
+	// tables: maxKnown, maxSearches, maxHeld, maxPending and maxCounts.
 	Clients int
 	// Copies is the largest memory of copies of sessions of other pods, in bytes; 0 means maxCopies.
 	Copies int

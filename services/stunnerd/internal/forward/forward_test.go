@@ -52,7 +52,7 @@ func TestADatagramReachesTheOwner(t *testing.T) {
 				front.pass(c, "late") // the front forgets
 				settle()
 				front.expect(nil, nil)
-				time.Sleep(2 * patience)
+				time.Sleep(2 * answerTimeout)
 			}
 		}
 		for _, d := range nodes {
@@ -107,7 +107,7 @@ func TestNoDatagramIsLostDuringASearch(t *testing.T) {
 			return passed
 		}
 		owner.expect(burst(c, burstPerHome), nil)
-		// Asks for other clients have used up everything but the minimum.
+		// Asks for other clients have reached freeAsksPerSlot, so only the lower limit for one client applies now.
 		for k := range freeAsksPerSlot {
 			front.pass(client(2*k+4), "x")
 		}
@@ -138,12 +138,12 @@ func TestAClientWithoutAnOwner(t *testing.T) {
 		if want := []bool{true, false, false, false}; !slices.Equal(passed, want) {
 			t.Errorf("passed %v, want %v: the first is passed to both homes", passed, want)
 		}
-		time.Sleep(patience)
+		time.Sleep(answerTimeout)
 		synctest.Wait()
 		if !front.pass(c, "x") {
 			t.Error("an ownerless client is not asked for again")
 		}
-		// The first datagram, which both homes have returned, counts too.
+		// The first datagram counts too, because both homes have returned it.
 		if s := front.Status(); s.Asked != 3 || s.Unknown != 4 {
 			t.Errorf("%d asks and %d unknown, want 3 and 4", s.Asked, s.Unknown)
 		}
@@ -205,7 +205,7 @@ func TestASilentHomeIsReplacedByTheOther(t *testing.T) {
 		settle()
 		n.lose(homes[0])
 		front.pass(c, "lost")
-		time.Sleep(patience)
+		time.Sleep(answerTimeout)
 		synctest.Wait()
 		front.pass(c, "found")
 		settle()
@@ -451,7 +451,7 @@ func TestAHomeReceivesTheOwnerDuringItsSearch(t *testing.T) {
 		n.lose(homes[1])
 		for range 3 {
 			front.pass(c, "lost")
-			time.Sleep(patience)
+			time.Sleep(answerTimeout)
 		}
 		owner.Forwarder.queue(k, c, hold)
 		settle()
@@ -462,7 +462,7 @@ func TestAHomeReceivesTheOwnerDuringItsSearch(t *testing.T) {
 }
 
 // The end of the earlier session of a client may be queued after the beginning of a later session. The homes then keep
-// the later one.
+// the later session.
 func TestASessionThatReplacesAnother(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -543,7 +543,7 @@ func TestANewerSessionAtAnotherPodReplacesTheOwner(t *testing.T) {
 func TestAnswersAreSentFromBothAddresses(t *testing.T) {
 	real, other := sourceOf(t, [4]byte{192, 0, 2, 1}), sourceOf(t, [4]byte{192, 0, 2, 2})
 	third := sourceOf(t, [4]byte{192, 0, 2, 3})
-	const media = 20 * time.Millisecond // and settle takes 10*latency
+	const media = 20 * time.Millisecond // and settle takes 10*latency, so a step of the test takes longer
 	type step struct {
 		after time.Duration
 		times int

@@ -10,9 +10,9 @@ import (
 //
 //	version (1) | key id (1) | sender (8) | counter (6) | sealed: kind (1) | client (6 or 18) | listener port (2) | payload
 //
-// The highest bit of the kind is set if the client has an IPv6 address. The sealed part has a tag of 16 bytes (AES-GCM).
-// Its nonce is the last 12 bytes of the header. The key depends on the sender and the receiver (see derive), and a
-// sender never uses a counter twice, so no nonce is used twice with a key.
+// The highest bit of the kind is set if the client has an IPv6 address. The sealed part has a tag of 16 bytes
+// (AES-GCM). Its nonce is the last 12 bytes of the header. The key depends on the sender and the receiver (see derive),
+// and a sender never uses a counter twice, so no nonce is used twice with a key.
 const (
 	version    = 1
 	headerSize = 16
@@ -38,14 +38,14 @@ const (
 	data
 	// reply is sent by the owner to a front. The payload is a datagram to the client.
 	reply
-	// is is the answer of a home to ask. The payload is the id of the owner (8 bytes) and the datagram of the ask, which
-	// is empty if the home is the owner and has kept it.
+	// is is the answer of a home to ask. The payload is the id of the owner (8 bytes) and the datagram of the ask,
+	// which is empty if the home is the owner and has kept it.
 	is
 	// unknown is the answer to ask and data of a pod that has neither the session nor its owner in the index. The
 	// payload is the datagram of the ask.
 	unknown
-	// hold is sent by an owner to a home when a session is created. The payload is a list of further clients of the same
-	// address family. Homes replace an earlier owner.
+	// hold is sent by an owner to a home when a session is created. The payload is a list of further clients of the
+	// same address family. Homes replace an earlier owner.
 	hold
 	// renew is hold for an existing session. Homes do not replace another owner, because the client may have created a
 	// newer session there.
@@ -78,15 +78,15 @@ const (
 	// ping is sent to a silent pod. The answer is pong. Both have no payload and no client.
 	ping
 	pong
-	// doubt is sent to other pods when a pod has not answered pings, so that they ping it too. The payload is the id of
-	// that pod (8 bytes).
-	doubt
+	// pingRequest is sent to other pods when a pod has not answered pings, so that they ping it too. The payload is the
+	// id of that pod (8 bytes).
+	pingRequest
 	// counts is sent to a home of users, with the numbers of their sessions at the sender. The payload is a list of
 	// users (16 bytes), numbers (4 bytes) and the counters of the sender at the time of counting (8 bytes). The client
 	// of this frame and of the next two is nobody.
 	counts
-	// admit asks a home whether a user may have another session. The payload is an id of the sender (8 bytes), the user, the
-	// number of sessions at the sender with the new one (4 bytes), and the limit for all pods (4 bytes).
+	// admit asks a home whether a user may have another session. The payload is an id of the sender (8 bytes), the
+	// user, the number of sessions at the sender with the new one (4 bytes), and the limit for all pods (4 bytes).
 	admit
 	// admitted is the answer to admit. The payload is the id and one byte: 1 if the user may, or 0.
 	admitted

@@ -17,13 +17,13 @@ import (
 const (
 	// MaxRecord is the size of the longest record of a session that is handed over.
 	MaxRecord = 16 << 10
-	// offerTimes is how often a session is offered to a pod that does not answer. offerPatience is how long the former
+	// offerTimes is how often a session is offered to a pod that does not answer. offerTimeout is how long the former
 	// owner waits for each answer.
-	offerTimes    = 4
-	offerPatience = 250 * time.Millisecond
+	offerTimes   = 4
+	offerTimeout = 250 * time.Millisecond
 	// maxSuccessors is the number of pods to which a session is offered.
 	maxSuccessors = 3
-	// silentFor is how long no session is offered to a pod after it has not answered.
+	// silentFor is how long no session is offered to a pod that has not answered an offer.
 	silentFor = 10 * time.Second
 	// maxTaking is the maximum number of queued offers of other pods, and maxTakingBytes the maximum size of their
 	// records. The sender repeats an offer that does not fit.
@@ -245,7 +245,7 @@ func (f *Forwarder) offer(k clientKey, c Client, to *pod, kind kind, record []by
 		payload := binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixMilli()))
 		path := ReturnPath{forwarder: f, pod: to, client: c}
 		_ = path.send(kind, append(payload, record...))
-		timer.Reset(offerPatience)
+		timer.Reset(offerTimeout)
 		select {
 		case ok := <-answer:
 			return ok

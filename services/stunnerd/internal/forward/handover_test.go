@@ -29,8 +29,8 @@ func (d *node) tunnelled() []string {
 	return list
 }
 
-// byHash returns nodes in the order of their rendezvous hashes for a client, the highest first, without the node
-// without.
+// byHash returns the nodes in the order of their rendezvous hashes for a client, the highest first. The node in without
+// is left out.
 func byHash(c Client, nodes []*node, without *node) []*node {
 	k, _ := keyOf(c)
 	others := slices.DeleteFunc(slices.Clone(nodes), func(d *node) bool { return d == without })
@@ -140,7 +140,7 @@ func TestSessionStaysWithoutASuccessor(t *testing.T) {
 			if !errors.Is(err, ErrNoSuccessor) {
 				t.Errorf("client %d: %v", i, err)
 			}
-			if took := time.Since(begun); took > offerTimes*offerPatience+time.Second/10 || i > 0 && took > time.Second/10 {
+			if took := time.Since(begun); took > offerTimes*offerTimeout+time.Second/10 || i > 0 && took > time.Second/10 {
 				t.Errorf("client %d: the search took %v", i, took)
 			}
 		}
@@ -176,14 +176,14 @@ func TestForeignHandoversAreRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
 		a, b, c := nodes[0], nodes[1], client(1)
-		stranger := n.start("foreign")
+		foreign := n.start("foreign")
 		p := list(nodes...)
 		p.Keys = []Key{{ID: today.ID, Secret: [32]byte{99}}}
-		self := stranger.Self()
-		self.Pod = stranger.name
+		self := foreign.Self()
+		self.Pod = foreign.name
 		p.Pods = append(p.Pods, self)
-		publish(p, stranger)
-		if _, err := stranger.HandOver(c, []byte("record"), datagram.Source{}); err == nil {
+		publish(p, foreign)
+		if _, err := foreign.HandOver(c, []byte("record"), datagram.Source{}); err == nil {
 			t.Error("a pod of another Gateway hands over a session")
 		}
 		if len(a.offered())+len(b.offered()) > 0 {

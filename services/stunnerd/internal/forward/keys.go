@@ -13,7 +13,7 @@ import (
 const settleAfter = time.Minute
 
 // derive returns the cipher of frames from sender to receiver. A frame cannot be replayed to another pod, or to a later
-// process of the receiver, because those have other keys.
+// process of the receiver, because every other process has other keys.
 func derive(secret [32]byte, sender, receiver [8]byte) cipher.AEAD {
 	info := "stunner forwarding 1" + string(sender[:]) + string(receiver[:])
 	key, err := hkdf.Key(sha256.New, secret[:], nil, info, 16)
@@ -31,7 +31,7 @@ func derive(secret [32]byte, sender, receiver [8]byte) cipher.AEAD {
 	return aead
 }
 
-// datedKey is a key, and when it was first in a list.
+// datedKey is a key and the time at which a list first contained the key.
 type datedKey struct {
 	Key
 	since time.Duration
@@ -63,8 +63,8 @@ type opener struct {
 }
 
 // retireAfter is how long the opener of a sender that is in no list is kept. A pod that has only lost its connection to
-// config discovery is in the list again within seconds. A process that was replaced never is. Afterwards only the
-// highest counter is kept, so that no frame is accepted twice if the sender is listed again.
+// config discovery is in the list again within seconds. A process that was replaced is never listed again. After
+// retireAfter, only the highest counter is kept, so that no frame is accepted twice if the sender is listed again.
 const retireAfter = 5 * time.Minute
 
 // retire replaces the openers of senders that have left the list by their highest counters.

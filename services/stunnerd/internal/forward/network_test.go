@@ -26,9 +26,9 @@ type network struct {
 	started int
 	// sent are copies of all frames since the last call of frames.
 	sent []sentFrame
-	// lost drops frames to these addresses.
+	// lost contains the addresses to which all frames are lost.
 	lost map[netip.AddrPort]bool
-	// apart has functions that report whether a frame is lost. dice and share lose a share of the frames.
+	// apart has functions that report whether a frame is lost. dice selects the share of all frames that is lost.
 	apart []func(from, to netip.AddrPort) bool
 	dice  *rand.Rand
 	share float64
@@ -175,14 +175,14 @@ func (n *network) heal() {
 	n.apart = nil
 }
 
-// loss drops a share of all frames.
+// loss makes the network lose a share of all frames.
 func (n *network) loss(dice *rand.Rand, share float64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.dice, n.share = dice, share
 }
 
-// regain reverts lose.
+// regain reverts lose for one node.
 func (n *network) regain(d *node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -249,11 +249,11 @@ type testSessions struct {
 	clock  time.Time
 	// here is the address to which the client of the latest offer sends, if it sends to this pod.
 	here *datagram.Source
-	// Take waits for wait.
+	// Take blocks until wait is closed.
 	wait chan struct{}
-	// versions are the versions of copied sessions. rescued are the records of the sessions that were taken over.
-	versions map[Client]Version
-	rescued  map[Client]string
+	// versions are the versions of copied sessions. takenOver are the records of the sessions that were taken over.
+	versions  map[Client]Version
+	takenOver map[Client]string
 	// If refuse is set, no session of a lost pod is taken over.
 	refuse bool
 	// added and ended are methods of the Forwarder.
@@ -268,7 +268,7 @@ type testSessions struct {
 
 func newTestSessions() *testSessions {
 	return &testSessions{
-		has: map[Client]bool{}, versions: map[Client]Version{}, rescued: map[Client]string{},
+		has: map[Client]bool{}, versions: map[Client]Version{}, takenOver: map[Client]string{},
 	}
 }
 
@@ -367,7 +367,7 @@ func (s *testSessions) TakeOver(c Client, v Version, record []byte, _ time.Durat
 	if s.refuse {
 		return false
 	}
-	s.has[c], s.versions[c], s.rescued[c] = true, v, string(record)
+	s.has[c], s.versions[c], s.takenOver[c] = true, v, string(record)
 	go s.added(c)
 	return true
 }

@@ -92,7 +92,7 @@ func (f *Forwarder) passTo(o *Outbox, n *known, c Client, payload []byte, asked 
 	if l == nil {
 		return false
 	}
-	n.hear(asked, f.since(now))
+	n.setReceived(asked, f.since(now))
 	if o.add(l, data, c, payload) {
 		f.counters.passed.Add(1)
 	}

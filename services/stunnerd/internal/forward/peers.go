@@ -33,7 +33,8 @@ type Key struct {
 // Peers is the list of the pods of a Gateway, including this one.
 type Peers struct {
 	Generation uint64
-	// Keys open frames. The newest is first: those of today and of yesterday. Without keys nothing is forwarded.
+	// Keys are the keys of today and of yesterday, the newest first. They open frames. Without keys nothing is
+	// forwarded.
 	Keys []Key
 	Pods []Peer
 }
@@ -75,7 +76,7 @@ func podID(name string) uint64 {
 	return mix(h.Sum64())
 }
 
-// pod is a pod that was in a list. There is one pod for each name, for as long as it is in the lists.
+// pod is a pod that was in a list. All lists share one pod for each name.
 type pod struct {
 	id uint64
 	life
@@ -300,7 +301,7 @@ func (f *Forwarder) replace(next func(*view) *Peers) {
 			_ = l.close()
 		}
 	}
-	// A window outlives the listing of its sender, because the sender may be listed again while the key is valid.
+	// A window is kept when its sender leaves the list, because the sender may be listed again while the key is valid.
 	expired := func(p pair) bool {
 		return len(v.keys) > 0 && !slices.ContainsFunc(v.keys, func(k datedKey) bool { return k.Key == p.key })
 	}

@@ -56,7 +56,7 @@ func TestPriceCoversClientsOfOtherPods(t *testing.T) {
 		t.Errorf("a client needs %d bytes, the price is %d", price, PriceOfClient)
 	}
 	for name, n := range map[string]int{
-		"index": f.index.len(), "known": len(f.front.known), "strangers": len(f.front.strangers), "pending": len(f.pending),
+		"index": f.index.len(), "known": len(f.front.known), "searches": len(f.front.searches), "pending": len(f.pending),
 		"changed": len(f.quotas.changed), "counts": f.quotas.counted,
 	} {
 		if n != clients {

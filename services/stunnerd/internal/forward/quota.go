@@ -23,10 +23,10 @@ const (
 	// valid, so that two frames may be lost.
 	countEvery = 10 * time.Second
 	countTime  = 35 * time.Second
-	// admitTimes is how often a home is asked about a session, and admitPatience is how long the pod waits for each
+	// admitTimes is how often a home is asked about a session, and admitTimeout is how long the pod waits for each
 	// answer. Together they are shorter than the 500 ms after which a client repeats its request (RFC 8489 §6.2.1).
-	admitTimes    = 3
-	admitPatience = 100 * time.Millisecond
+	admitTimes   = 3
+	admitTimeout = 100 * time.Millisecond
 	// alone is how long a pod does not ask a home that has not answered, so that clients do not wait for it.
 	alone = 5 * time.Second
 	// maxCounts is the largest number of counts that a home stores. The users of 1,000,000 sessions in 100 pods with
@@ -72,8 +72,8 @@ func newQuotas() quotas {
 	}
 }
 
-// ownCount is a number of sessions of this process. counter is taken together with the number: sessions that the home
-// has admitted for a frame with a higher counter are not in the number, even if the number is sent later.
+// ownCount is a number of sessions of this process. counter is read at the same time as the number. Sessions that the
+// home admits for a frame with a higher counter are not in the number, even if the number is sent later.
 type ownCount struct {
 	sessions uint32
 	counter  uint64
@@ -139,7 +139,7 @@ func (f *Forwarder) await(home *pod, u User, sessions, limit uint32, answer func
 	a := &admission{home: home, answer: answer}
 	b := appendCount(binary.BigEndian.AppendUint64(a.payload[:0], id), u, sessions)
 	binary.BigEndian.AppendUint32(b, limit)
-	a.timer = time.AfterFunc(admitPatience, func() { f.askAgain(id) })
+	a.timer = time.AfterFunc(admitTimeout, func() { f.askAgain(id) })
 	q.asked[id] = a
 	return a
 }
@@ -167,7 +167,7 @@ func (f *Forwarder) askAgain(id uint64) {
 	a.asked++
 	again := a.asked < admitTimes
 	if again {
-		a.timer.Reset(admitPatience)
+		a.timer.Reset(admitTimeout)
 	} else {
 		delete(q.asked, id)
 		q.silent[a.home.id] = f.now() + alone
@@ -191,9 +191,9 @@ func (f *Forwarder) counted(ok bool) bool {
 	return ok
 }
 
-// Count reports to the home of a user how many sessions the user has here. A smaller number is sent at once, because
-// other pods wait for the free session; others within a second, because the home already counts the sessions that it
-// has admitted.
+// Count reports to the home of a user how many sessions the user has here. A number that has decreased is sent at once,
+// because other pods may wait for the free session. A number that has increased is sent within a second, because the
+// home already counts the sessions that it has admitted.
 func (f *Forwarder) Count(u User, sessions uint32, fewer bool) {
 	if f == nil || !f.view.Load().forwards() {
 		return // when forwarding begins, the announcer reports all numbers

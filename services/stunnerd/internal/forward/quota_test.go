@@ -178,7 +178,7 @@ func TestQuotaWithoutTheHome(t *testing.T) {
 		n.lose(home)
 		begun := time.Now()
 		first := others[0].allocate(u, limit)
-		time.Sleep(admitTimes*admitPatience - time.Millisecond)
+		time.Sleep(admitTimes*admitTimeout - time.Millisecond)
 		synctest.Wait()
 		if first.Load() != 0 {
 			t.Errorf("an answer %d after %v", first.Load(), time.Since(begun))
@@ -283,7 +283,7 @@ func TestQuotaOfRestoredSessions(t *testing.T) {
 		if admitted, _, open := answers(list); admitted != 1 || open != 0 {
 			t.Errorf("%d admitted beside two restored sessions, %d open, want 1", admitted, open)
 		}
-		// The home changes, because a pod leaves that is the home of other users.
+		// One pod leaves, so the home of the user changes. The pod is also the home of other users.
 		v := userAt(nodes[1], now, 0)
 		for range 3 {
 			nodes[0].allocate(v, 3)
@@ -301,8 +301,8 @@ func TestQuotaOfRestoredSessions(t *testing.T) {
 
 func listOf(nodes []*node) Peers { return list(nodes...) }
 
-// TestQuotaInARoughNetwork loses, duplicates and reorders frames. A user never has more sessions than the quota and those
-// that pods have admitted alone, a user below the quota is never refused, and the numbers are right afterwards.
+// TestQuotaInARoughNetwork loses, duplicates and reorders frames. A user never has more sessions than the quota and
+// those that pods have admitted alone, a user below the quota is never refused, and the numbers are right afterwards.
 func TestQuotaInARoughNetwork(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

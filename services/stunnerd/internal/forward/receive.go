@@ -36,7 +36,7 @@ func (f *Forwarder) receive(from netip.AddrPort, frame []byte, now time.Time) {
 		return
 	}
 	o.window.mark(h.counter)
-	l.pod.hear(f.since(now))
+	l.pod.setReceived(f.since(now))
 	m.counter = h.counter
 	f.handle(v, l, m, now)
 }
@@ -95,8 +95,8 @@ func (f *Forwarder) handle(v *view, l *link, m message, now time.Time) {
 	case ping:
 		f.replies.add(l, pong, m.client, nil)
 	case pong:
-	case doubt:
-		f.handleDoubt(v, l, m, at)
+	case pingRequest:
+		f.handlePingRequest(v, l, m, at)
 	case counts:
 		f.handleCounts(l, m, at)
 	case admit:
@@ -117,7 +117,7 @@ func (f *Forwarder) handleData(l *link, k clientKey, m message, now time.Time) {
 		f.refuse(meter.OtherListener, l.peer.Address)
 		return
 	}
-	if n := f.replies.find(k); n != nil { // this front stores the successor after a handover, which may be the pod of l
+	if n := f.replies.find(k); n != nil { // the successor of a handover, which may be the pod of l
 		if owner := n.owner.Load(); owner != nil {
 			f.replies.add(l, is, m.client, append(binary.BigEndian.AppendUint64(nil, owner.id), m.payload...))
 			return
@@ -142,7 +142,7 @@ func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time
 	case ok && owner == l.pod.id:
 		f.refuse(meter.Loop, l.peer.Address)
 		f.index.release(k, owner)
-	case ok && f.rescued(v, k, m.client, owner, f.since(now)): // the client sends further datagrams
+	case ok && f.awaitsTakeOver(v, k, m.client, owner, f.since(now)): // the client sends further datagrams
 		return
 	case ok && v.links[owner] != nil:
 		v.links[owner].pod.need(f.since(now))
@@ -159,8 +159,9 @@ func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time
 func isSTUN(payload []byte) bool { return len(payload) > 0 && payload[0] < 4 }
 
 // handleUnknown handles the answer of a pod that has neither the session nor its owner. If a home returns the datagram,
-// it is sent to the other home: perhaps only the other one has received the announcement of a new session. If no home
-// is left, a STUN message is passed to the listener, so that a client whose session has ended gets an error at once.
+// the datagram is sent to the other home, because perhaps only that home has received the announcement of a new
+// session. If no home is left, a STUN message is passed to the listener, so that a client whose session has ended gets
+// an error at once.
 func (f *Forwarder) handleUnknown(l *link, k clientKey, m message, at time.Duration) {
 	limit := 0
 	switch {

@@ -13,10 +13,10 @@ import (
 // The simulation has the dimensions of a large Gateway. One pod is on each node.
 const (
 	simulatedPods = 100
-	// roundTrip is the round-trip time between two pods. hearWithin is how long a change of the list takes to reach all
+	// roundTrip is the round-trip time between two pods. listWithin is how long a change of the list takes to reach all
 	// pods.
 	roundTrip  = 500 * time.Microsecond
-	hearWithin = time.Second
+	listWithin = time.Second
 	// tries is how long a front searches until the simulation counts the call as ended.
 	tries = 10 * time.Second
 )
@@ -89,7 +89,7 @@ func maglev(pods int) []int {
 
 func events() []event {
 	const n = simulatedPods
-	atOnce, soon := patience, hearWithin+patience+4*roundTrip
+	atOnce, soon := answerTimeout, listWithin+answerTimeout+4*roundTrip
 	fewer, same, more := maglev(n-1), maglev(n), maglev(n+1)
 	inTable := func(table []int) func(uint64, *rand.Rand, int) int {
 		return func(hash uint64, _ *rand.Rand, _ int) int { return table[hash%maglevSize] }
@@ -117,21 +117,21 @@ func events() []event {
 	}
 }
 
-// world is the pods of one event.
-type world struct {
+// eventPods are the pods of one event.
+type eventPods struct {
 	pods          []home
 	before, after []home
 	dead          map[*pod]bool
-	// heard is when each pod receives the list after the event.
-	heard []time.Duration
+	// listed is when each pod receives the list after the event.
+	listed []time.Duration
 }
 
-func newWorld(e event, random *rand.Rand) world {
-	w := world{dead: map[*pod]bool{}}
+func newEventPods(e event, random *rand.Rand) eventPods {
+	w := eventPods{dead: map[*pod]bool{}}
 	for i := range simulatedPods + e.added {
 		h := home{pod: &pod{id: podID(fmt.Sprintf("stunner-%d", i))}}
 		w.pods = append(w.pods, h)
-		w.heard = append(w.heard, time.Duration(random.Int64N(int64(hearWithin))))
+		w.listed = append(w.listed, time.Duration(random.Int64N(int64(listWithin))))
 	}
 	w.before = w.pods[:simulatedPods]
 	w.after = w.pods[:simulatedPods-e.lost-e.drained]
@@ -145,15 +145,15 @@ func newWorld(e event, random *rand.Rand) world {
 }
 
 // search returns how long after the event a front finds the owner of a client, by the rules of route. It asks the first
-// home, and the second one after an unknown frame or after patience. With a new list it begins again.
-func (w *world) search(k clientKey, owner, front int) (at time.Duration, found bool) {
+// home, and the second one after an unknown frame or after answerTimeout. With a new list it begins again.
+func (w *eventPods) search(k clientKey, owner, front int) (at time.Duration, found bool) {
 	before, after := rank(w.before, k), rank(w.after, k)
 	knows := func(h home) bool {
-		return h == before[0] || h == before[1] || (h == after[0] || h == after[1]) && at >= w.heard[owner]
+		return h == before[0] || h == before[1] || (h == after[0] || h == after[1]) && at >= w.listed[owner]
 	}
 	self := w.pods[front]
 	for at < tries {
-		homes, listed := before, at >= w.heard[front]
+		homes, listed := before, at >= w.listed[front]
 		if listed {
 			homes = after
 		}
@@ -165,17 +165,17 @@ func (w *world) search(k clientKey, owner, front int) (at time.Duration, found b
 				continue
 			}
 			if w.dead[h.pod] {
-				at += patience
+				at += answerTimeout
 			} else if at += roundTrip; knows(h) {
 				return at, true
 			}
-			if !listed && at >= w.heard[front] { // search again
-				at = min(at, max(w.heard[front], at-patience))
+			if !listed && at >= w.listed[front] { // search again
+				at = min(at, max(w.listed[front], at-answerTimeout))
 				break
 			}
 		}
-		if listed || at < w.heard[front] {
-			at += patience // ownerless
+		if listed || at < w.listed[front] {
+			at += answerTimeout // ownerless
 		}
 	}
 	return at, false
@@ -190,7 +190,7 @@ type outcome struct {
 
 func simulate(e event, seed uint64) (o outcome) {
 	random := rand.New(rand.NewPCG(seed, 16))
-	w := newWorld(e, random)
+	w := newEventPods(e, random)
 	held := map[*pod]int{}
 	var searches []time.Duration
 	calls, cut := 0, 0

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// echoes are sessions that answer every datagram once the batch has ended.
+// echoes are sessions that answer every datagram at the end of the batch.
 type echoes struct {
 	testSessions
 	packets []datagram.Packet

@@ -53,7 +53,8 @@ func TestVanishedPodsAffectNoClients(t *testing.T) {
 	testnet.IP(t, "address add 192.0.2.1/24 dev near")
 	testnet.IP(t, "address add 2001:db8::1/64 dev near nodad")
 	for local, others := range map[string]string{"192.0.2.1": "192.0.2.%d", "2001:db8::1": "2001:db8::%d"} {
-		// More pods than fill a send buffer of the requested size, if the kernel grants it.
+		// Frames to this many pods fill a send buffer of the size that the socket requests, if the kernel grants that
+		// size.
 		const vanished = 60
 		var f [2]*Forwarder
 		p, answers := Peers{Keys: []Key{today}}, make(chan string, 1000)

@@ -18,8 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usagelog"
 )
 
-// usagePatience is how long the end of the process waits for the delivery of the last usage records.
-const usagePatience = 5 * time.Second
+// usageTimeout is how long the end of the process waits for the delivery of the last usage records.
+const usageTimeout = 5 * time.Second
 
 // Bounds of the key of --usage-user-key.
 const (
@@ -87,7 +87,7 @@ func userHash(path string) (func(string) string, error) {
 
 // close delivers the last records, and closes their sink.
 func (r records) close() error {
-	ctx, stop := context.WithTimeout(context.Background(), usagePatience)
+	ctx, stop := context.WithTimeout(context.Background(), usageTimeout)
 	defer stop()
 	err := r.recorder.Close(ctx)
 	if r.sink != nil {

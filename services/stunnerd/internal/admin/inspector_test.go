@@ -134,7 +134,7 @@ func TestSessionsAreShownOldestFirst(t *testing.T) {
 	}
 }
 
-// T-20: hashes show which calls have the same user or client, but not which one.
+// T-20: hashes show which calls have the same user or client, but do not show the user or client.
 func TestUsersAndClientsAreHiddenButRecognised(t *testing.T) {
 	i := inspected(Access{})
 	list := read[inspection.SessionList](t, i.Sessions(), "/sessions").Sessions

@@ -109,10 +109,10 @@ func readable(t *testing.T, conns []*net.UDPConn) int {
 			t.Fatal(err)
 		}
 	}
-	const patience = 5000 // ms
-	n, err := unix.Poll(sockets, patience)
+	const timeout = 5000 // ms
+	n, err := unix.Poll(sockets, timeout)
 	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Poll(sockets, patience)
+		n, err = unix.Poll(sockets, timeout)
 	}
 	if n != 1 || err != nil {
 		t.Fatalf("%d sockets have received the datagram, %v", n, err)

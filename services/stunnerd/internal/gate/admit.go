@@ -111,9 +111,9 @@ func credentialComplete(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// nonceFresh answers an invalid or expired nonce with 438 and a new nonce. The nonce of another pod is valid for a session
-// that has come from there, and not for an Allocate request: this request may be a repetition of one that the other pod
-// has answered, and a second session of the client would take its datagrams from the first one.
+// nonceFresh answers an invalid or expired nonce with 438 and a new nonce. For a session that has come from another
+// pod, a nonce of that pod is valid, except in an Allocate request. Such an Allocate request may repeat one that the
+// other pod has answered, and a second session of the client would take the datagrams of the first one.
 func nonceFresh(g *Gate, r *request) *refusal {
 	sent, _ := r.Value(stun.AttrNonce)
 	if c, ok := r.client.(session.Movable); ok && c.Authenticated() {
@@ -448,9 +448,9 @@ func (g *Gate) challenge(r *request, code stun.ErrorCode, reason meter.Reason) *
 	return &refusal{code: code, reason: reason, attrs: []stun.Setter{realm, fresh}}
 }
 
-// realm returns the realm of a challenge: the current one, with one exception. The key of a client depends on the realm
-// of the challenge, so a former authority with other passwords accepts only its own realm. A 438 for a request with the
-// realm of such an authority repeats that realm.
+// realm returns the realm of a challenge: the current realm, except in a 438 to a request with the realm of a former
+// authority whose passwords differ. Such a 438 repeats the realm of the request, because the key of a client depends on
+// the realm of the challenge.
 func (g *Gate) realm(r *request, code stun.ErrorCode, now time.Time) string {
 	p := g.policy.Load()
 	if sent, _ := r.Value(stun.AttrRealm); code == stun.CodeStaleNonce {

@@ -85,7 +85,7 @@ func TestEveryRefusalHasItsCode(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			b, c := newBed(t), newClient("192.0.2.1:1000")
+			b, c := newFixture(t), newClient("192.0.2.1:1000")
 			if tc.allocated {
 				b.allocate(c)
 			}
@@ -105,7 +105,8 @@ func TestEveryRefusalHasItsCode(t *testing.T) {
 }
 
 // T-A11, P-10: if the kernel fragments every datagram, DONT-FRAGMENT is an unknown attribute: Allocate gets 420, and a
-// Send indication is dropped. Otherwise it needs a permission of either kind, as any other Send indication.
+// Send indication is dropped. Otherwise a Send indication with DONT-FRAGMENT needs a permission of either kind, as any
+// other Send indication.
 func TestDontFragment(t *testing.T) {
 	for _, fragments := range []bool{false, true} {
 		virtually(t, func(v *virtual) {
@@ -168,7 +169,7 @@ func (s setter) AddTo(m *stun.Message) error { return s(m) }
 
 // wrong credentials get 401, incomplete ones 400, and a nonce of another address gets 438.
 func TestCredentials(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	wrong := b.send(c, b.signed(c, username, "wrong", stun.MethodAllocate, udp))
 	unknown := b.send(c, b.signed(c, "bob", password, stun.MethodAllocate, udp))
 	empty := b.send(c, b.signed(c, "bob", "", stun.MethodAllocate, udp))
@@ -201,7 +202,7 @@ func TestCredentials(t *testing.T) {
 
 // T-A15: a Refresh of another user gets 441, and the allocation stays.
 func TestAnotherUserCannotTouchAnAllocation(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	p := policy()
 	p.Authority.SharedSecret = "shared"
 	b.Update(p, routes("127.0.0.1:<4000-4999>"))
@@ -225,7 +226,7 @@ func TestAnotherUserCannotTouchAnAllocation(t *testing.T) {
 // grace.
 func TestExpiredCredentialRefreshesOnlyWithinTheGrace(t *testing.T) {
 	for grace, want := range map[time.Duration]stun.ErrorCode{0: 401, time.Second: 401, time.Hour: 0} {
-		b, c := newBed(t), newClient("192.0.2.1:1000")
+		b, c := newFixture(t), newClient("192.0.2.1:1000")
 		p := policy()
 		p.Authority.SharedSecret, p.SessionGrace = "shared", grace
 		b.Update(p, routes("127.0.0.1"))

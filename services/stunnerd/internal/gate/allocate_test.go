@@ -15,7 +15,7 @@ import (
 
 // T-12: beyond the capacity of the process an Allocate gets 508.
 func TestSessionsAreBounded(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.table.SetBounds(session.Bounds{Capacity: session.Amounts{session.RelayPorts: 2}})
 	for i, want := range []stun.ErrorCode{0, 0, 508} {
 		c := newClient(fmt.Sprintf("192.0.2.1:%d", 1000+i))
@@ -27,7 +27,7 @@ func TestSessionsAreBounded(t *testing.T) {
 
 // T-A4: a retransmitted Allocate gets the same relayed address and creates no second session.
 func TestRepeatedAllocateGetsTheSameAnswer(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	raw := b.signed(c, username, password, stun.MethodAllocate, udp)
 	first, second := b.send(c, raw), b.send(c, raw)
 	a, _ := first.Get(stun.AttrXORRelayedAddress)
@@ -40,7 +40,7 @@ func TestRepeatedAllocateGetsTheSameAnswer(t *testing.T) {
 // T-A4, T-A15: a retransmitted Allocate is authenticated. Another user gets 441 without the relayed address, and a
 // wrong password gets one 401.
 func TestRepeatedAllocateOfAnotherUser(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	p := policy()
 	p.Authority.SharedSecret = "sixteen bytes are"
 	b.Update(p, routes())
@@ -138,7 +138,7 @@ func TestReservedPortIsForItsUser(t *testing.T) {
 
 // T-A7: EVEN-PORT gives an even port, with R=1 also a token. The token gives the next port, once.
 func TestEvenPortAndReservation(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	port := func(m *stun.Message) int {
 		var a stun.XORMappedAddress
 		if err := a.GetFromAs(m, stun.AttrXORRelayedAddress); err != nil {
@@ -173,7 +173,7 @@ func TestEvenPortAndReservation(t *testing.T) {
 // T-A6: the granted lifetime of an allocation is between 600 s and 3,600 s.
 func TestLifetimesAreClamped(t *testing.T) {
 	for asked, want := range map[uint32]uint32{10: 600, 600: 600, 1800: 1800, 3600: 3600, 1 << 31: 3600} {
-		b, c := newBed(t), newClient("192.0.2.1:1000")
+		b, c := newFixture(t), newClient("192.0.2.1:1000")
 		answer := b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp, number(stun.AttrLifetime, asked)))
 		v, err := answer.Get(stun.AttrLifetime)
 		if err != nil || binary.BigEndian.Uint32(v) != want {
@@ -202,7 +202,7 @@ func TestRelayFamilies(t *testing.T) {
 		{[]netip.Addr{v6}, wants(stunmsg.FamilyIPv4), 440, v4}, {[]netip.Addr{v4, v6}, additional, 0, v4},
 	}
 	for i, tc := range cases {
-		b, c := newBed(t), newClient("192.0.2.1:1000")
+		b, c := newFixture(t), newClient("192.0.2.1:1000")
 		p := policy()
 		p.RelayAddrs = tc.have
 		b.Update(p, routes("127.0.0.1", "::1"))

@@ -12,7 +12,7 @@ import (
 func BenchmarkReceive(b *testing.B) {
 	for _, name := range []string{"NoJournal", "Journal"} {
 		b.Run(name, func(b *testing.B) {
-			g := newBed(b)
+			g := newFixture(b)
 			if name == "Journal" {
 				g.journal, _ = journal.Open(journal.Options{Dir: b.TempDir()})
 				b.Cleanup(func() {
@@ -26,7 +26,7 @@ func BenchmarkReceive(b *testing.B) {
 	}
 }
 
-func receive(b *testing.B, g bed) {
+func receive(b *testing.B, g fixture) {
 	c := newClient("192.0.2.1:1000")
 	g.allocate(c)
 	peer := peerAt("127.0.0.1:4000")
@@ -54,7 +54,7 @@ func receive(b *testing.B, g bed) {
 
 // BenchmarkCopy measures a copy of a session for other pods.
 func BenchmarkCopy(b *testing.B) {
-	g := newBed(b)
+	g := newFixture(b)
 	c := newClient("192.0.2.1:1000")
 	g.allocate(c)
 	g.Receive(g.signed(c, username, password, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000")), mute{c})

@@ -41,9 +41,10 @@ func ofGateway() *Policy {
 	return p
 }
 
-// newMediaBed is a bed with route media/a to 127.0.0.1 and 127.0.0.3, and media/b to 127.0.0.2 and 127.0.0.3.
-func newMediaBed(t testing.TB) bed {
-	b := newBed(t)
+// newMediaFixture returns a fixture with route media/a to 127.0.0.1 and 127.0.0.3, and media/b to 127.0.0.2 and
+// 127.0.0.3.
+func newMediaFixture(t testing.TB) fixture {
+	b := newFixture(t)
 	b.Update(ofGateway(), media([]string{"127.0.0.1", "127.0.0.3"}, "127.0.0.2", "127.0.0.3"))
 	return b
 }
@@ -63,21 +64,21 @@ func named(caveats string) credential.Credential {
 }
 
 // with makes a request with the given credential.
-func (b bed) with(c *client, cred credential.Credential, m stun.Method, attrs ...stun.Setter) *stun.Message {
+func (b fixture) with(c *client, cred credential.Credential, m stun.Method, attrs ...stun.Setter) *stun.Message {
 	b.t.Helper()
 	return b.send(c, b.signed(c, cred.Username, string(cred.Password), m, attrs...))
 }
 
 // allocates requires that a client gets an allocation with a credential.
-func (b bed) allocates(c *client, cred credential.Credential) {
+func (b fixture) allocates(c *client, cred credential.Credential) {
 	b.t.Helper()
 	if got := codeOf(b.with(c, cred, stun.MethodAllocate, udp)); got != 0 {
 		b.t.Fatalf("allocate with %s: %d", cred.Username, got)
 	}
 }
 
-func (b bed) refused(why meter.Reason) uint64 { return b.meter.Refusals()[why.String()] }
-func (b bed) dropped(why meter.Reason) uint64 { return b.meter.Drops()[why.String()] }
+func (b fixture) refused(why meter.Reason) uint64 { return b.meter.Refusals()[why.String()] }
+func (b fixture) dropped(why meter.Reason) uint64 { return b.meter.Drops()[why.String()] }
 
 func TestCaveatsOfAnAllocate(t *testing.T) {
 	in := func(d time.Duration) string { return fmt.Sprint(":~1~N", time.Now().Add(d).Unix()) }
@@ -103,7 +104,7 @@ func TestCaveatsOfAnAllocate(t *testing.T) {
 		{":~2~A1", 403, meter.CaveatUnknown},
 		{":~1~X1~Gturn_other", 403, meter.CaveatUnknown},
 	} {
-		b, client := newMediaBed(t), newClient("192.0.2.1:1000")
+		b, client := newMediaFixture(t), newClient("192.0.2.1:1000")
 		cred := named(c.caveats)
 		answer := b.with(client, cred, stun.MethodAllocate, udp)
 		if got := codeOf(answer); got != c.want || c.want != 0 && b.refused(c.reason) != 1 {
@@ -117,7 +118,7 @@ func TestCaveatsOfAnAllocate(t *testing.T) {
 		if s := b.table.All(); c.want == 0 && (len(s) != 1 || s[0].UserID != "ann") {
 			t.Errorf("%q: sessions %v", c.caveats, s)
 		}
-		// A wrong password does not tell what is wrong with the caveats.
+		// If the password is wrong, the answer does not tell what is wrong with the caveats.
 		if got := codeOf(b.with(newClient("192.0.2.2:1000"), credential.Credential{
 			Username: cred.Username, Password: "guess",
 		}, stun.MethodAllocate, udp)); got != 401 || b.refused(meter.WrongPassword) != 1 {
@@ -137,7 +138,7 @@ func TestCaveatOfRoutes(t *testing.T) {
 		{":~1~Rmedia_a~Rmedia_b", "1 2 3"}, {":~1~Rmedia_c", ""}, {":~1~Rother_a", ""},
 		{":~1~Rmedia_c~Rmedia_b", "2 3"},
 	} {
-		b, client := newMediaBed(t), newClient("192.0.2.1:1000")
+		b, client := newMediaFixture(t), newClient("192.0.2.1:1000")
 		cred := named(c.caveats)
 		b.allocates(client, cred)
 		for i := range uint32(4) {
@@ -188,7 +189,7 @@ func TestCaveatOfRoutesWhenEndpointsChange(t *testing.T) {
 	}
 	defer peer.Close()
 	address := peer.LocalAddr().(*net.UDPAddr).AddrPort()
-	b, c := newMediaBed(t), newClient("192.0.2.1:1000")
+	b, c := newMediaFixture(t), newClient("192.0.2.1:1000")
 	cred := named(":~1~Rmedia_a")
 	b.allocates(c, cred)
 	if got := codeOf(b.with(c, cred, stun.MethodChannelBind, channel(0x4000), peerAt(address.String()))); got != 0 {
@@ -237,7 +238,7 @@ func TestCaveatOfRoutesWhenEndpointsChange(t *testing.T) {
 
 // A session keeps its caveats: another credential of its user is refused, whether it has fewer or more.
 func TestSessionKeepsItsCaveats(t *testing.T) {
-	b, c := newMediaBed(t), newClient("192.0.2.1:1000")
+	b, c := newMediaFixture(t), newClient("192.0.2.1:1000")
 	first := named(":~1~Rmedia_a")
 	b.allocates(c, first)
 	for _, caveats := range []string{"", ":~1~A9", ":~1~Rmedia_a~Rmedia_b", ":~1~Rmedia_a~A1", ":~1~Rmedia_b"} {
@@ -277,7 +278,7 @@ func TestCaveatOfAllocations(t *testing.T) {
 		{":~1~A2", 2, 2, meter.Quota},
 		{"", 3, 3, meter.Quota},
 	} {
-		b := newMediaBed(t)
+		b := newMediaFixture(t)
 		b.table.SetBounds(session.Bounds{UserSessions: c.quota})
 		cred := named(c.caveats)
 		for i := range c.want {
@@ -292,7 +293,7 @@ func TestCaveatOfAllocations(t *testing.T) {
 		}
 		b.allocates(last, cred)
 	}
-	b, wide, narrow := newMediaBed(t), named(""), named(":~1~A2")
+	b, wide, narrow := newMediaFixture(t), named(""), named(":~1~A2")
 	c := newClient("192.0.2.1:1000")
 	answer := b.with(c, wide, stun.MethodAllocate, udp, stun.RawAttribute{Type: stun.AttrEvenPort, Value: []byte{0x80}})
 	reserved, err := answer.Get(stun.AttrReservationToken)
@@ -309,7 +310,7 @@ func TestCaveatOfAllocations(t *testing.T) {
 // All sessions of a credential share its bytes, in both directions. The datagram that exceeds them is dropped, its
 // session ends, and no further session begins.
 func TestCaveatOfBytes(t *testing.T) {
-	b, cred, other := newMediaBed(t), named(":~1~B1000"), named(":~1~B1001")
+	b, cred, other := newMediaFixture(t), named(":~1~B1000"), named(":~1~B1001")
 	first, second := newClient("192.0.2.1:1000"), newClient("192.0.2.1:1001")
 	for _, c := range []*client{first, second} {
 		b.allocates(c, cred)
@@ -354,7 +355,7 @@ func TestCaveatOfBytesCountsBothDirections(t *testing.T) {
 	address := peer.LocalAddr().(*net.UDPAddr).AddrPort()
 	for name, bind := range map[string]bool{"channel": true, "data indications": false} {
 		t.Run(name, func(t *testing.T) {
-			b, c, cred := newMediaBed(t), newClient("192.0.2.1:1000"), named(":~1~B500")
+			b, c, cred := newMediaFixture(t), newClient("192.0.2.1:1000"), named(":~1~B500")
 			b.allocates(c, cred)
 			ended := make(chan struct{})
 			go func() {
@@ -427,7 +428,7 @@ func TestCaveatsOfBytesKeepASessionInUserSpace(t *testing.T) {
 	for caveats, want := range map[string]bool{
 		"": false, ":~1~Rmedia_a": false, ":~1~A1": false, ":~1~S1": true, ":~1~B1": true,
 	} {
-		b, c := newMediaBed(t), newClient("192.0.2.1:1000")
+		b, c := newMediaFixture(t), newClient("192.0.2.1:1000")
 		b.allocates(c, named(caveats))
 		if got := b.flow(c.addr).BytesLimited(); got != want {
 			t.Errorf("%q: %v, want %v", caveats, got, want)
@@ -498,7 +499,7 @@ func mayReachB(name string) bool {
 
 // 10,000 randomly changed and signed user names reach no peer that the model does not allow.
 func TestMutatedNamesDoNotWiden(t *testing.T) {
-	b, r := newMediaBed(t), rand.New(rand.NewPCG(3, 4))
+	b, r := newMediaFixture(t), rand.New(rand.NewPCG(3, 4))
 	b.Update(ofGateway(), media([]string{"127.0.0.1"}, "127.0.0.2"))
 	parts := []string{"~", ":", "_", "~1~", ":~1~", "~R", "~A9", "b", "0", "9", "a", "A", "/", "é", "-", ".", "media_", "~X1"}
 	accepted, limited := 0, 0

@@ -14,7 +14,7 @@ import (
 
 // classicRequest builds a request of RFC 3489: a transaction ID of 128 bits in place of the magic cookie and the
 // transaction ID of 96 bits.
-func (b bed) classicRequest(method stun.Method, attrs ...stun.Setter) []byte {
+func (b fixture) classicRequest(method stun.Method, attrs ...stun.Setter) []byte {
 	raw := b.build(append([]stun.Setter{request4(method)}, attrs...)...)
 	copy(raw[4:], "\x01\x02\x03\x04")
 	return raw
@@ -22,7 +22,7 @@ func (b bed) classicRequest(method stun.Method, attrs ...stun.Setter) []byte {
 
 // classicAnswer passes a request of RFC 3489 to the gate. It returns the type of the answer and its attributes with
 // their values. It checks the transaction ID and the length of the answer.
-func (b bed) classicAnswer(client interface {
+func (b fixture) classicAnswer(client interface {
 	receive([]byte, *Gate) []byte
 }, raw []byte) (uint16, map[stun.AttrType]string) {
 	b.t.Helper()
@@ -107,7 +107,7 @@ func TestRequestsOfRFC3489(t *testing.T) {
 		})}, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, c := newBed(t), newClient(tc.from)
+			b, c := newFixture(t), newClient(tc.from)
 			raw := b.classicRequest(tc.method, tc.attrs...)
 			kind, attrs := b.classicAnswer(c, raw)
 			if kind != tc.want || len(attrs) != len(tc.has) {
@@ -131,7 +131,7 @@ func TestRequestsOfRFC3489OverConnections(t *testing.T) {
 		config.TURNTCP: "", config.TURNTLS: "", config.TURNDTLS: "\x00\x00\x05\x00",
 	} {
 		for _, method := range []stun.Method{stun.MethodBinding, stun.MethodAllocate} {
-			b := newBed(t)
+			b := newFixture(t)
 			b.protocol = protocol
 			_, attrs := b.classicAnswer(wire{newClient("192.0.2.1:1000"), true}, b.classicRequest(method))
 			if attrs[stun.AttrErrorCode] != want || want == "" && attrs != nil {
@@ -159,7 +159,7 @@ func TestRequestsOfRFC3489AreLimited(t *testing.T) {
 // T-10, A-01: a request without attributes is challenged like any other request without MESSAGE-INTEGRITY. Its
 // challenge is the shortest.
 func TestShortestChallenge(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	first := b.send(c, b.build(request4(stun.MethodAllocate), udp))
 	for _, method := range []stun.Method{
 		stun.MethodAllocate, stun.MethodRefresh, stun.MethodCreatePermission, stun.MethodChannelBind,

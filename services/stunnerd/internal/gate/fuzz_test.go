@@ -79,7 +79,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// sequence sends what a script says to a gate.
+// sequence sends the messages of a script to a gate.
 type sequence struct {
 	t       *testing.T
 	g       *Gate

@@ -60,8 +60,8 @@ func (c *client) SendAll(packets []datagram.Packet) {
 	}
 }
 
-// bed is a gate with one route, to 127.0.0.1:<4000-4999>.
-type bed struct {
+// fixture is a gate with one route, to 127.0.0.1:<4000-4999>.
+type fixture struct {
 	*Gate
 	t testing.TB
 }
@@ -72,7 +72,7 @@ const (
 	realm    = "test.example"
 )
 
-func newBed(t testing.TB) bed {
+func newFixture(t testing.TB) fixture {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	engine, err := pionturn.New(1, log)
@@ -95,7 +95,7 @@ func newBed(t testing.TB) bed {
 			t.Error(err)
 		}
 	})
-	return bed{g, t}
+	return fixture{g, t}
 }
 
 func policy() *Policy {
@@ -110,7 +110,7 @@ func routes(endpoints ...string) *cluster.View {
 }
 
 // send passes a message to the gate and returns the answer, or nil. The gate answers before Receive returns.
-func (b bed) send(c *client, raw []byte) *stun.Message {
+func (b fixture) send(c *client, raw []byte) *stun.Message {
 	b.t.Helper()
 	b.Receive(raw, c)
 	b.stored()
@@ -127,7 +127,7 @@ func (b bed) send(c *client, raw []byte) *stun.Message {
 }
 
 // stored waits until the journal has stored all changes, and their answers are sent.
-func (b bed) stored() {
+func (b fixture) stored() {
 	if b.journal != nil {
 		written := make(chan struct{})
 		b.journal.After(func() { close(written) })
@@ -135,7 +135,7 @@ func (b bed) stored() {
 	}
 }
 
-func (b bed) build(setters ...stun.Setter) []byte {
+func (b fixture) build(setters ...stun.Setter) []byte {
 	b.t.Helper()
 	m, err := stun.Build(append([]stun.Setter{stun.TransactionID}, setters...)...)
 	if err != nil {
@@ -147,7 +147,7 @@ func (b bed) build(setters ...stun.Setter) []byte {
 func request4(method stun.Method) stun.MessageType { return stun.NewType(method, stun.ClassRequest) }
 
 // nonce returns the nonce of a challenge.
-func (b bed) nonce(c *client) stun.Nonce {
+func (b fixture) nonce(c *client) stun.Nonce {
 	b.t.Helper()
 	challenge := b.send(c, b.build(request4(stun.MethodAllocate), udp))
 	nonce, err := challenge.Get(stun.AttrNonce)
@@ -158,7 +158,7 @@ func (b bed) nonce(c *client) stun.Nonce {
 }
 
 // signed builds a request with a user's credential.
-func (b bed) signed(c *client, user, pass string, method stun.Method, attrs ...stun.Setter) []byte {
+func (b fixture) signed(c *client, user, pass string, method stun.Method, attrs ...stun.Setter) []byte {
 	b.t.Helper()
 	setters := append([]stun.Setter{request4(method)}, attrs...)
 	setters = append(setters, stun.NewUsername(user), stun.NewRealm(realm), b.nonce(c),
@@ -166,7 +166,7 @@ func (b bed) signed(c *client, user, pass string, method stun.Method, attrs ...s
 	return b.build(setters...)
 }
 
-func (b bed) allocate(c *client) {
+func (b fixture) allocate(c *client) {
 	b.t.Helper()
 	if got := b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp)); codeOf(got) != 0 {
 		b.t.Fatalf("allocate: %v", codeOf(got))
@@ -201,7 +201,7 @@ func channel(n uint32) stunmsg.Number { return number(stun.AttrChannelNumber, n<
 
 // S-01: a Binding request gets its source address.
 func TestBindingNeedsNoCredential(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	answer := b.send(c, b.build(request4(stun.MethodBinding), stun.Fingerprint))
 	var mapped stun.XORMappedAddress
 	if err := mapped.GetFrom(answer); err != nil || !mapped.IP.Equal(net.IPv4(192, 0, 2, 1)) || mapped.Port != 1000 {
@@ -211,7 +211,7 @@ func TestBindingNeedsNoCredential(t *testing.T) {
 
 // S-03, S-06, S-07, S-08, S-10, T-11: a message that must not be answered gets no answer.
 func TestMessagesThatGetNoAnswer(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	binding := b.build(request4(stun.MethodBinding), stun.Fingerprint)
 	broken := func(change func([]byte) []byte) []byte { return change(append([]byte(nil), binding...)) }
 	cases := map[string][]byte{
@@ -253,7 +253,7 @@ func sum(counts map[string]uint64) (n uint64) {
 }
 
 func TestSTUNOnlyListenerRefusesAllocations(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	b.Update(&Policy{RelayAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}, routes())
 	if got := codeOf(b.send(c, b.build(request4(stun.MethodAllocate), udp))); got != 403 {
 		t.Errorf("allocate: %d, want 403", got)

@@ -68,7 +68,7 @@ func TestGuessingIsLockedForAMinute(t *testing.T) {
 	})
 }
 
-// T-07, T-08: known and unknown user names are locked alike.
+// T-07, T-08: known and unknown user names are locked after the same number of guesses.
 func TestGuessingLocksUnknownNamesToo(t *testing.T) {
 	for _, user := range []string{username, "nobody"} {
 		virtually(t, func(v *virtual) {
@@ -134,7 +134,7 @@ func TestSignedInUsersAreKnown(t *testing.T) {
 	})
 }
 
-// T-07: behind a load balancer, a socket that guesses locks only its own port. All of them together have a limit.
+// T-07: behind a load balancer, a socket that guesses locks only its own port. All ports together have a limit.
 func TestGuessingBehindALoadBalancer(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		v.guess(newClient("10.0.0.1:1"), username, 2000)

@@ -114,7 +114,7 @@ func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*D
 	return d, nil
 }
 
-// Stay cancels the handover. The session stays at this pod.
+// Stay cancels the handover. The session stays in this pod.
 func (d *Departure) Stay() {
 	d.flow.relay.Stay()
 	d.flow.setLeaving(false)
@@ -191,8 +191,8 @@ func (g *Gate) own(f *flow) {
 	}
 }
 
-// Taken returns the relay of a session that Take continues, if peers use a former socket for which is reports true.
-// Otherwise it returns nil.
+// Taken returns the relay of a session that Take continues, if peers still use its former socket and is reports true
+// for that socket. Otherwise it returns nil.
 func (g *Gate) Taken(client netip.AddrPort, is func(former relay.Socket) bool) *relay.Relay {
 	f := g.flow(client)
 	if f == nil {

@@ -70,7 +70,7 @@ func TestHandedOverSessionContinues(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Receive(refresh, c)
-		s.bed.stored()
+		s.fixture.stored()
 		if len(c.frames) > 0 {
 			t.Error("a request of a session that leaves is answered")
 		}
@@ -229,7 +229,7 @@ func TestClientOfAnUnconfirmedSession(t *testing.T) {
 		send := func() {
 			next.Receive(next.signed(m.client, username, password, stun.MethodRefresh, lifetime(600)), m)
 			next.Receive(next.build(stun.NewType(stun.MethodSend, stun.ClassIndication), peerAt("127.0.0.1:4001")), m)
-			next.bed.stored()
+			next.fixture.stored()
 		}
 		send()
 		if m.passed != 2 || len(m.frames) != 0 || next.Owned(c.addr) != nil || next.Relay(c.addr) == nil {

@@ -31,7 +31,7 @@ func TestAttributesBehindIntegrity(t *testing.T) {
 		"family and again": {password, []stun.Setter{family}, []stun.Setter{family}, v6, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, c := newBed(t), newClient("192.0.2.1:1000")
+			b, c := newFixture(t), newClient("192.0.2.1:1000")
 			p := policy()
 			p.RelayAddrs = append(p.RelayAddrs, netip.IPv6Loopback())
 			b.Update(p, routes(v4, v6))

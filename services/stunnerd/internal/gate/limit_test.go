@@ -16,7 +16,7 @@ func TestForgedSourcesGetFewAnswers(t *testing.T) { synctest.Test(t, forgedSourc
 
 // forgedSources runs in virtual time, so no time passes during the flood.
 func forgedSources(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	requests := map[string][]byte{
 		"allocate":          b.build(request4(stun.MethodAllocate), udp),
 		"unknown attribute": b.build(request4(stun.MethodAllocate), number(0x7777, 0)),
@@ -45,7 +45,7 @@ func forgedSources(t *testing.T) {
 
 // Many users behind one address that use their nonces are all served.
 func TestManyUsersBehindOneAddressAreServed(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	for i := range 500 {
 		c := newClient(fmt.Sprintf("203.0.113.7:%d", 1000+i))
 		if got := codeOf(b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp))); got != 0 {
@@ -57,7 +57,7 @@ func TestManyUsersBehindOneAddressAreServed(t *testing.T) {
 // T-07: guesses of one user's password from many addresses get few answers too, and do not lock the user out anywhere.
 func TestGuessingFromEverywhereIsAnsweredWithSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBed(t)
+		b := newFixture(t)
 		answers := 0
 		for i := range 500 {
 			c := newClient(fmt.Sprintf("203.0.%d.%d:1", 113+i/250, 1+i%250))

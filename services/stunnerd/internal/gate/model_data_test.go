@@ -116,7 +116,7 @@ func (m *trial) channelBind(a *actor) outcome {
 			return 403, nil
 		}
 		a.alloc.channels[uint16(n)] = binding{
-			peers[0].at, time.Now().Add(600 * time.Second), a.alloc.channels[uint16(n)].heard,
+			peers[0].at, time.Now().Add(600 * time.Second), a.alloc.channels[uint16(n)].maySendUntil,
 		}
 		a.alloc.permit(peers[0])
 		return 0, nil
@@ -185,7 +185,7 @@ func (m *trial) channelData(a *actor) outcome {
 	o := outcome{name: "ChannelData silence"}
 	if a.alloc != nil && claimed == len(payload) {
 		if b, is := a.alloc.channels[n]; is && m.allows(factsOf(b.peer)) {
-			b.heard = time.Now().Add(300 * time.Second)
+			b.maySendUntil = time.Now().Add(300 * time.Second)
 			a.alloc.channels[n] = b
 			o = outcome{
 				name: "ChannelData passes",
@@ -227,7 +227,7 @@ func (m *trial) peerSends(a *actor) outcome {
 	if a.alloc != nil && m.allows(p) {
 		n := a.alloc.channelOf(p.at)
 		switch {
-		case n != 0 && !a.alloc.permits(p) && !a.alloc.channels[n].heard.After(time.Now()):
+		case n != 0 && !a.alloc.permits(p) && !a.alloc.channels[n].maySendUntil.After(time.Now()):
 		case n != 0:
 			o = outcome{name: "peer by channel", to: a, check: func(frame []byte) error {
 				want := append(channelHeader(n, len(payload)), payload...)

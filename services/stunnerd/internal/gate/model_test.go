@@ -174,8 +174,8 @@ type modelAllocation struct {
 type binding struct {
 	peer netip.AddrPort
 	ends time.Time
-	// heard is the end of the time in which the peer may send because of ChannelData of the client.
-	heard time.Time
+	// maySendUntil is the end of the time in which the peer may send because of ChannelData of the client.
+	maySendUntil time.Time
 }
 
 type former struct {

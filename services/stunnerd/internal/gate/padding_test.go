@@ -12,7 +12,7 @@ import (
 // S-15: the answer to a Binding request with PADDING is nearly as long as the request, and never longer. It contains
 // nothing of the request, whose source may be forged.
 func TestPaddingOfBindingRequests(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	for _, source := range []string{"192.0.2.1:1000", "[2001:db8::1]:1000"} {
 		for _, n := range []int{0, 4, 20, 24, 100, 1200, 1500, 9000} {
 			c := newClient(source)

@@ -10,10 +10,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 )
 
-// C-02: a number that is bound to another peer gives 400, and so does a peer that is bound to another number; the same
-// pair is a success.
+// C-02: a channel number that is bound to another peer gets 400. A peer that is bound to another number gets 400.
+// Binding the same pair again succeeds.
 func TestChannelsAreOneToOne(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	b.allocate(c)
 	bind := func(n uint32, peer string) stun.ErrorCode {
 		return codeOf(b.send(c, b.signed(c, username, password, stun.MethodChannelBind, channel(n), peerAt(peer))))
@@ -34,7 +34,7 @@ func TestChannelsAreOneToOne(t *testing.T) {
 
 // T-12: an allocation has at most MaxPermissions permissions.
 func TestPermissionsAreBounded(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	b.Update(policy(), routes("10.0.0.0/8"))
 	b.allocate(c)
 	permit := func(i int) stun.ErrorCode {
@@ -77,7 +77,7 @@ func TestExpiredPermissionsAreNotCounted(t *testing.T) {
 
 // T-12, D-20: an allocation has at most 64 channels. One more gives 508, and a bound channel can still be refreshed.
 func TestChannelsAreBounded(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	b.Update(policy(), routes("10.0.0.0/8"))
 	b.allocate(c)
 	bind := func(i int) stun.ErrorCode {

@@ -151,7 +151,7 @@ func TestPeerOfChannelMaySendFor300Seconds(t *testing.T) {
 		}, 300 * time.Second},
 		"data of the peer": {func(v *virtual, c *client, via netip.AddrPort) {
 			if v.answer(c, via, v.peer(peerAddr)) == nil {
-				v.t.Error("the peer is not heard")
+				v.t.Error("data of the peer is not forwarded")
 			}
 		}, 300 * time.Second},
 		"Send indication": {func(v *virtual, c *client, _ netip.AddrPort) {

@@ -13,10 +13,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// newRangedBed returns a bed whose relays have ports of a range.
-func newRangedBed(t *testing.T, n int) (bed, config.PortRange) {
+// newRangedFixture returns a fixture whose relays have ports of a range.
+func newRangedFixture(t *testing.T, n int) (fixture, config.PortRange) {
 	t.Helper()
-	b, first := newBed(t), uint16(testport.Range(t, n))
+	b, first := newFixture(t), uint16(testport.Range(t, n))
 	ports := config.PortRange{First: first, Last: first + uint16(n) - 1}
 	network := relaytest.NewKernel(t)
 	network.Ports = relay.NewPorts(ports)
@@ -25,7 +25,7 @@ func newRangedBed(t *testing.T, n int) (bed, config.PortRange) {
 }
 
 // try makes an Allocate request and returns the code.
-func (b bed) try(c *client, attrs ...stun.Setter) stun.ErrorCode {
+func (b fixture) try(c *client, attrs ...stun.Setter) stun.ErrorCode {
 	b.t.Helper()
 	return codeOf(
 		b.send(c, b.signed(c, username, password, stun.MethodAllocate, append([]stun.Setter{udp}, attrs...)...)),
@@ -35,7 +35,7 @@ func (b bed) try(c *client, attrs ...stun.Setter) stun.ErrorCode {
 // T-A16: with a range of 8 ports the ninth client gets 508 at once, and a port one second after another client has
 // ended its allocation.
 func TestNinthClientOfEightPortsGets508(t *testing.T) {
-	b, ports := newRangedBed(t, 8)
+	b, ports := newRangedFixture(t, 8)
 	var clients []*client
 	for i := range 8 {
 		c := newClient(fmt.Sprintf("10.0.0.1:%d", 1000+i))
@@ -75,7 +75,7 @@ func TestNinthClientOfEightPortsGets508(t *testing.T) {
 
 // of 200 clients on 100 ports 100 get one each and the others 508. No port is assigned twice.
 func TestTwoHundredClientsOnAHundredPorts(t *testing.T) {
-	b, ports := newRangedBed(t, 100)
+	b, ports := newRangedFixture(t, 100)
 	codes, held := map[stun.ErrorCode]int{}, map[uint16]bool{}
 	for i := range 200 {
 		c := newClient(fmt.Sprintf("10.0.%d.1:1000", i))
@@ -96,7 +96,7 @@ func TestTwoHundredClientsOnAHundredPorts(t *testing.T) {
 
 // T-A7: a pair of ports is in the range, and the token gives the second one. Without a free pair the answer is 508.
 func TestReservedPortIsOfTheRange(t *testing.T) {
-	b, ports := newRangedBed(t, 3)
+	b, ports := newRangedFixture(t, 3)
 	pair := stun.RawAttribute{Type: stun.AttrEvenPort, Length: 1, Value: []byte{0x80}}
 	first, second, third := newClient("10.0.0.1:1000"), newClient("10.0.0.1:1001"), newClient("10.0.0.1:1002")
 	answer := b.send(first, b.signed(first, username, password, stun.MethodAllocate, udp, pair))

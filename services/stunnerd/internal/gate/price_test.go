@@ -28,7 +28,7 @@ const socketPrice = 3 << 10
 
 // crowd is a number of clients of one gate, each with its own ephemeral credential.
 type crowd struct {
-	bed
+	fixture
 	clients []*client
 	users   []string
 	secrets []string
@@ -37,7 +37,7 @@ type crowd struct {
 const crowdSecret = "a shared secret of some length"
 
 func newCrowd(t testing.TB, n int, addr func(i int) string) *crowd {
-	c := &crowd{bed: newBed(t)}
+	c := &crowd{fixture: newFixture(t)}
 	p := policy()
 	p.Authority.SharedSecret = crowdSecret
 	c.Update(p, routes("127.0.0.0/8"))

@@ -21,8 +21,8 @@ func (q *podsQuota) Admit(a session.Admission, answer func(bool)) {
 	q.asked, q.answers = append(q.asked, a), append(q.answers, answer)
 }
 
-// withPods makes other pods count the sessions of a bed.
-func (b bed) withPods(bounds session.Bounds) *podsQuota {
+// withPods makes other pods count the sessions of a fixture.
+func (b fixture) withPods(bounds session.Bounds) *podsQuota {
 	q := &podsQuota{told: map[session.User]int64{}}
 	b.quotas = q
 	b.table.Report(func(u session.User, ports int64, _ bool) { q.told[u] = ports })
@@ -42,7 +42,7 @@ func (q *podsQuota) total() (n int64) {
 // request gets no answer before, and the same answer afterwards. A refused session ends.
 func TestOtherPodsAdmitASession(t *testing.T) {
 	for _, ok := range []bool{true, false} {
-		b, c := newMediaBed(t), newClient("192.0.2.1:1000")
+		b, c := newMediaFixture(t), newClient("192.0.2.1:1000")
 		q, cred := b.withPods(session.Bounds{UserSessions: 3}), named("")
 		raw := b.signed(c, cred.Username, string(cred.Password), stun.MethodAllocate, udp)
 		for range 2 {
@@ -107,7 +107,7 @@ func TestOtherPodsAreAskedOnlyIfALimitApplies(t *testing.T) {
 		{":~1~A3", 3, 3, session.ErrUserQuota},
 		{":~1~A9007199254740991", 0, 1<<32 - 1, session.ErrCaveatAllocations},
 	} {
-		b := newMediaBed(t)
+		b := newMediaFixture(t)
 		q := b.withPods(session.Bounds{UserSessions: c.quota})
 		b.with(newClient("192.0.2.1:1000"), named(c.caveats), stun.MethodAllocate, udp)
 		if c.limit == 0 {
@@ -120,7 +120,7 @@ func TestOtherPodsAreAskedOnlyIfALimitApplies(t *testing.T) {
 			t.Errorf("%q with quota %d: other pods are asked %+v", c.caveats, c.quota, q.asked)
 		}
 	}
-	b, cred := newMediaBed(t), named("")
+	b, cred := newMediaFixture(t), named("")
 	q := b.withPods(session.Bounds{UserSessions: 1})
 	b.with(newClient("192.0.2.1:1000"), cred, stun.MethodAllocate, udp)
 	if got := codeOf(b.with(newClient("192.0.2.1:1001"), cred, stun.MethodAllocate, udp)); got != 486 || len(q.asked) != 1 {
@@ -128,7 +128,7 @@ func TestOtherPodsAreAskedOnlyIfALimitApplies(t *testing.T) {
 	}
 	q.answers[0](true)
 	// A quota that is configured later counts the existing sessions.
-	b = newMediaBed(t)
+	b = newMediaFixture(t)
 	q = b.withPods(session.Bounds{})
 	for i := range 2 {
 		b.allocates(newClient([]string{"192.0.2.1:1000", "192.0.2.1:1001"}[i]), cred)
@@ -146,7 +146,7 @@ func TestOtherPodsAreAskedOnlyIfALimitApplies(t *testing.T) {
 
 // A reserved port counts as a session. The session that uses it later is not counted again and needs no admission.
 func TestOtherPodsCountReservedPorts(t *testing.T) {
-	b, c, cred := newMediaBed(t), newClient("192.0.2.1:1000"), named("")
+	b, c, cred := newMediaFixture(t), newClient("192.0.2.1:1000"), named("")
 	q := b.withPods(session.Bounds{UserSessions: 4})
 	even := stun.RawAttribute{Type: stun.AttrEvenPort, Value: []byte{0x80}}
 	b.with(c, cred, stun.MethodAllocate, udp, even)
@@ -174,7 +174,7 @@ func TestOtherPodsCountReservedPorts(t *testing.T) {
 // If a session ends before other pods have answered, it is not counted, and a later answer has no effect.
 func TestSessionEndsBeforeItIsAdmitted(t *testing.T) {
 	for _, ok := range []bool{true, false} {
-		b, c, cred := newMediaBed(t), newClient("192.0.2.1:1000"), named("")
+		b, c, cred := newMediaFixture(t), newClient("192.0.2.1:1000"), named("")
 		q := b.withPods(session.Bounds{UserSessions: 1})
 		b.with(c, cred, stun.MethodAllocate, udp)
 		b.with(c, cred, stun.MethodRefresh, lifetime(0))
@@ -227,7 +227,7 @@ func TestHandedSessionCountsOnce(t *testing.T) {
 }
 
 // requests makes a client send an Allocate request. It expects no answer.
-func (b bed) requests(c *client) {
+func (b fixture) requests(c *client) {
 	b.t.Helper()
 	if m := b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp)); m != nil {
 		b.t.Errorf("an answer: %v", m)

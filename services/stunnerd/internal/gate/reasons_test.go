@@ -27,24 +27,24 @@ type unreachable struct {
 func (u unreachable) Send([]byte) error { return u.err }
 
 // asks makes a request with the credential of ann. asksWith makes one with another credential.
-func (b bed) asks(c *client, method stun.Method, attrs ...stun.Setter) {
+func (b fixture) asks(c *client, method stun.Method, attrs ...stun.Setter) {
 	b.asksWith(c, username, password, method, attrs...)
 }
 
-func (b bed) asksWith(c *client, user, pass string, method stun.Method, attrs ...stun.Setter) {
+func (b fixture) asksWith(c *client, user, pass string, method stun.Method, attrs ...stun.Setter) {
 	b.t.Helper()
 	b.send(c, b.signed(c, user, pass, method, attrs...))
 }
 
 // sends makes a Send indication.
-func (b bed) sends(c *client, attrs ...stun.Setter) {
+func (b fixture) sends(c *client, attrs ...stun.Setter) {
 	b.t.Helper()
 	b.send(c, b.build(append([]stun.Setter{stun.NewType(stun.MethodSend, stun.ClassIndication)}, attrs...)...))
 }
 
 // bounded changes the bounds of sessions.
-func bounded(bounds session.Bounds) func(b bed, c *client) {
-	return func(b bed, c *client) {
+func bounded(bounds session.Bounds) func(b fixture, c *client) {
+	return func(b fixture, c *client) {
 		b.table.SetBounds(bounds)
 		b.asks(newClient("192.0.2.1:999"), stun.MethodAllocate, udp)
 		b.asks(c, stun.MethodAllocate, udp)
@@ -52,20 +52,20 @@ func bounded(bounds session.Bounds) func(b bed, c *client) {
 }
 
 // asking makes a request of a client without an allocation. asksMore makes one of a client with an allocation.
-func asking(method stun.Method, attrs ...stun.Setter) func(b bed, c *client) {
-	return func(b bed, c *client) { b.asks(c, method, attrs...) }
+func asking(method stun.Method, attrs ...stun.Setter) func(b fixture, c *client) {
+	return func(b fixture, c *client) { b.asks(c, method, attrs...) }
 }
 
-func asksMore(method stun.Method, attrs ...stun.Setter) func(b bed, c *client) {
-	return func(b bed, c *client) {
+func asksMore(method stun.Method, attrs ...stun.Setter) func(b fixture, c *client) {
+	return func(b fixture, c *client) {
 		b.allocate(c)
 		b.asks(c, method, attrs...)
 	}
 }
 
 // allocatesWith requests allocations of several clients with caveats. c is the last client.
-func allocatesWith(caveats ...string) func(b bed, c *client) {
-	return func(b bed, c *client) {
+func allocatesWith(caveats ...string) func(b fixture, c *client) {
+	return func(b fixture, c *client) {
 		b.Update(ofGateway(), media([]string{"127.0.0.1"}, "127.0.0.2"))
 		for i, text := range caveats {
 			from := c
@@ -78,7 +78,7 @@ func allocatesWith(caveats ...string) func(b bed, c *client) {
 }
 
 // sendsMuch sends two datagrams to a peer. Together they are one byte over the limit.
-func sendsMuch(b bed, c *client, caveats string) {
+func sendsMuch(b fixture, c *client, caveats string) {
 	b.with(c, named(caveats), stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
 	for range 2 {
 		b.sends(c, peerAt("127.0.0.1:4000"), data(strings.Repeat("x", 1000)))
@@ -87,27 +87,27 @@ func sendsMuch(b bed, c *client, caveats string) {
 
 // reasonCauses has a function for each reason, which makes the gate or the relay refuse or drop something for this
 // reason.
-var reasonCauses = map[meter.Reason]func(b bed, c *client){
-	meter.Malformed: func(b bed, c *client) { b.send(c, []byte("GET / HTTP/1.1\r\n")) },
-	meter.BadFingerprint: func(b bed, c *client) {
+var reasonCauses = map[meter.Reason]func(b fixture, c *client){
+	meter.Malformed: func(b fixture, c *client) { b.send(c, []byte("GET / HTTP/1.1\r\n")) },
+	meter.BadFingerprint: func(b fixture, c *client) {
 		m := b.build(request4(stun.MethodBinding), stun.Fingerprint)
 		m[len(m)-1] ^= 1
 		b.send(c, m)
 	},
 	meter.UnknownAttribute: asking(stun.MethodAllocate, udp, number(0x7777, 0)),
-	meter.UnknownMethod:    func(b bed, c *client) { b.send(c, b.build(request4(0x0FF))) },
-	meter.NoCredential:     func(b bed, c *client) { b.send(c, b.build(request4(stun.MethodAllocate), udp)) },
-	meter.IncompleteCredential: func(b bed, c *client) {
+	meter.UnknownMethod:    func(b fixture, c *client) { b.send(c, b.build(request4(0x0FF))) },
+	meter.NoCredential:     func(b fixture, c *client) { b.send(c, b.build(request4(stun.MethodAllocate), udp)) },
+	meter.IncompleteCredential: func(b fixture, c *client) {
 		b.send(c, b.build(request4(stun.MethodAllocate), udp, stun.NewUsername(username),
 			stun.NewLongTermIntegrity(username, realm, password)))
 	},
-	meter.StaleNonce: func(b bed, c *client) {
+	meter.StaleNonce: func(b fixture, c *client) {
 		b.send(c, b.build(request4(stun.MethodAllocate), udp, stun.NewUsername(username), stun.NewRealm(realm),
 			stun.NewNonce("stale"), stun.NewLongTermIntegrity(username, realm, password)))
 	},
-	meter.UnknownUser:   func(b bed, c *client) { b.asksWith(c, "eve", password, stun.MethodAllocate, udp) },
-	meter.WrongPassword: func(b bed, c *client) { b.asksWith(c, username, "guess", stun.MethodAllocate, udp) },
-	meter.ExpiredCredential: func(b bed, c *client) {
+	meter.UnknownUser:   func(b fixture, c *client) { b.asksWith(c, "eve", password, stun.MethodAllocate, udp) },
+	meter.WrongPassword: func(b fixture, c *client) { b.asksWith(c, username, "guess", stun.MethodAllocate, udp) },
+	meter.ExpiredCredential: func(b fixture, c *client) {
 		p := policy()
 		p.Authority.SharedSecret = "shared"
 		b.Update(p, routes())
@@ -117,7 +117,7 @@ var reasonCauses = map[meter.Reason]func(b bed, c *client){
 		}
 		b.asksWith(c, old.Username, string(old.Password), stun.MethodAllocate, udp)
 	},
-	meter.RevokedCredential: func(b bed, c *client) {
+	meter.RevokedCredential: func(b fixture, c *client) {
 		b.Update(revoking(revocationOf("ann")), routes())
 		b.with(c, named(""), stun.MethodAllocate, udp)
 	},
@@ -126,15 +126,15 @@ var reasonCauses = map[meter.Reason]func(b bed, c *client){
 	meter.CaveatGateway:     allocatesWith(":~1~Gturn_other"),
 	meter.CaveatNotBefore:   allocatesWith(":~1~N253402300799"),
 	meter.CaveatAllocations: allocatesWith(":~1~A1", ":~1~A1"),
-	meter.CaveatRoute: func(b bed, c *client) {
+	meter.CaveatRoute: func(b fixture, c *client) {
 		allocatesWith(":~1~Rmedia_b")(b, c)
 		b.with(c, named(":~1~Rmedia_b"), stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
 	},
-	meter.CaveatRate: func(b bed, c *client) {
+	meter.CaveatRate: func(b fixture, c *client) {
 		allocatesWith(":~1~S1")(b, c)
 		sendsMuch(b, c, ":~1~S1")
 	},
-	meter.CaveatBytes: func(b bed, c *client) {
+	meter.CaveatBytes: func(b fixture, c *client) {
 		allocatesWith(":~1~B1")(b, c)
 		sendsMuch(b, c, ":~1~B1")
 	},
@@ -146,27 +146,27 @@ var reasonCauses = map[meter.Reason]func(b bed, c *client){
 	meter.FamilyMismatch:       asksMore(stun.MethodCreatePermission, peerAt("[2001:db8::1]:4000")),
 	meter.PeerDenied:           asksMore(stun.MethodCreatePermission, peerAt("10.0.0.1:4000")),
 	meter.PortDenied:           asksMore(stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:9")),
-	meter.OtherUser: func(b bed, c *client) {
+	meter.OtherUser: func(b fixture, c *client) {
 		b.allocate(c)
 		b.flow(c.addr).Username = "bob"
 		b.asks(c, stun.MethodRefresh)
 	},
-	meter.ChannelConflict: func(b bed, c *client) {
+	meter.ChannelConflict: func(b fixture, c *client) {
 		b.allocate(c)
 		b.asks(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
 		b.asks(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4001"))
 	},
-	meter.ChannelUnbound: func(b bed, c *client) {
+	meter.ChannelUnbound: func(b fixture, c *client) {
 		b.allocate(c)
 		b.Relay(c.addr).FromClient([]byte{0x40, 0, 0, 1, 'x', 0, 0, 0})
 	},
-	meter.ChannelLimit: func(b bed, c *client) {
+	meter.ChannelLimit: func(b fixture, c *client) {
 		b.allocate(c)
 		for i := range uint32(relay.MaxChannels + 1) {
 			b.asks(c, stun.MethodChannelBind, channel(0x4000+i), peerAt(fmt.Sprint("127.0.0.1:", 4000+i)))
 		}
 	},
-	meter.PermissionLimit: func(b bed, c *client) {
+	meter.PermissionLimit: func(b fixture, c *client) {
 		b.Update(policy(), routes("10.0.0.0/8"))
 		b.allocate(c)
 		var peers []stun.Setter
@@ -175,14 +175,14 @@ var reasonCauses = map[meter.Reason]func(b bed, c *client){
 		}
 		b.asks(c, stun.MethodCreatePermission, peers...)
 	},
-	meter.NoPermission: func(b bed, c *client) {
+	meter.NoPermission: func(b fixture, c *client) {
 		b.allocate(c)
 		b.sends(c, peerAt("127.0.0.1:4000"), data("x"))
 	},
 	meter.Quota:       bounded(session.Bounds{UserSessions: 1}),
 	meter.SourceQuota: bounded(session.Bounds{SourceSessions: 1}),
 	meter.Capacity:    bounded(session.Bounds{Capacity: session.Amounts{session.RelayPorts: 1}}),
-	meter.ByteRate: func(b bed, c *client) {
+	meter.ByteRate: func(b fixture, c *client) {
 		b.table.SetBounds(session.Bounds{SessionRate: 1})
 		b.allocate(c)
 		b.asks(c, stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
@@ -190,38 +190,38 @@ var reasonCauses = map[meter.Reason]func(b bed, c *client){
 			b.sends(c, peerAt("127.0.0.1:4000"), data(strings.Repeat("x", 1000)))
 		}
 	},
-	meter.Draining: func(b bed, c *client) {
+	meter.Draining: func(b fixture, c *client) {
 		b.Retire()
 		b.asks(c, stun.MethodAllocate, udp)
 	},
-	meter.STUNOnly: func(b bed, c *client) {
+	meter.STUNOnly: func(b fixture, c *client) {
 		b.Update(&Policy{}, routes())
 		b.send(c, b.build(request4(stun.MethodAllocate), udp))
 	},
 	meter.NoRelay: asking(stun.MethodAllocate, udp, token),
-	meter.RateLimited: func(b bed, c *client) {
+	meter.RateLimited: func(b fixture, c *client) {
 		for range 100 {
 			b.send(c, b.build(request4(stun.MethodAllocate), udp))
 		}
 	},
-	meter.SendFailed: func(b bed, c *client) {
+	meter.SendFailed: func(b fixture, c *client) {
 		b.Receive(b.build(request4(stun.MethodBinding)), unreachable{c, errors.New("no route to host")})
 	},
-	meter.Congested: func(b bed, c *client) {
+	meter.Congested: func(b fixture, c *client) {
 		b.Receive(b.build(request4(stun.MethodBinding)), unreachable{c, datagram.ErrCongested})
 	},
-	meter.Internal: func(b bed, c *client) { b.Gate.send(c, nil, errors.New("no such attribute")) },
-	meter.Expired: func(b bed, c *client) {
+	meter.Internal: func(b fixture, c *client) { b.Gate.send(c, nil, errors.New("no such attribute")) },
+	meter.Expired: func(b fixture, c *client) {
 		b.restore(&Saved{Socket: opened(b)}, c)
 	},
-	meter.Revoked: func(b bed, c *client) {
+	meter.Revoked: func(b fixture, c *client) {
 		b.Update(revoking(revocationOf("ann")), routes())
 		b.restore(revokedEntry(b), c)
 	},
 }
 
 // opened returns a relay socket.
-func opened(b bed) relay.Socket {
+func opened(b fixture) relay.Socket {
 	s, err := b.network.Open(netip.MustParseAddr("127.0.0.1"), 0)
 	if err != nil {
 		b.t.Fatal(err)
@@ -233,7 +233,7 @@ func opened(b bed) relay.Socket {
 func TestEveryReasonIsCountedAndLogged(t *testing.T) {
 	for reason, cause := range reasonCauses {
 		t.Run(reason.String(), func(t *testing.T) {
-			b, c := newBed(t), newClient("192.0.2.1:1000")
+			b, c := newFixture(t), newClient("192.0.2.1:1000")
 			var log bytes.Buffer
 			b.meter.LogRefusals(slog.New(slog.NewTextHandler(&log, nil)))
 			cause(b, c)

@@ -220,9 +220,10 @@ func (g *Gate) continued(
 	return f
 }
 
-// nameOf returns the user id and the caveats of a restored session. The caveats are in its user name, unless that is
-// the user name of a static credential, which is its user id too. A record of a release without caveats has them in the
-// user id. A session with caveats that this release does not accept is not restored, because it cannot enforce them.
+// nameOf returns the user id and the caveats of a restored session. It parses them from the user name. A static user
+// name is also the user id, and has no caveats. In a record of a release without caveats, the user id contains the
+// caveats. A session with caveats that this release does not accept is not restored, because this release cannot
+// enforce them.
 func nameOf(r *session.Record) (credential.Username, error) {
 	plain := credential.Username{UserID: r.UserID}
 	if r.UserID == r.Username {

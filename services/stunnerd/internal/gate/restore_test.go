@@ -65,7 +65,7 @@ func (s *stored) open() {
 // continue to send.
 func (s *stored) killed(clients ...*client) *stored {
 	s.t.Helper()
-	s.bed.stored()
+	s.fixture.stored()
 	next := &stored{virtual: anotherVirtual(s.t.(*testing.T), s.began), dir: s.t.TempDir()}
 	left, err := filepath.Glob(filepath.Join(s.dir, "sessions.*"))
 	if err != nil || len(left) == 0 {
@@ -202,8 +202,8 @@ func TestPodOfAClientIsStored(t *testing.T) {
 	})
 }
 
-// A restart extends no lifetime: everything ends at the time that the previous process has granted, and a request to
-// the new process extends it as usual.
+// A restart extends no lifetime: each lifetime ends when the previous process would have ended it. A request to the new
+// process extends a lifetime as usual.
 func TestRestoredLifetimesEndInTime(t *testing.T) {
 	const peerAddr, channelAddr = "127.0.0.1:4000", "127.0.0.2:4001"
 	type ends struct{ allocation, permission, channel, installed time.Duration }
@@ -381,7 +381,7 @@ func TestNominatingChecksAreLimited(t *testing.T) {
 				s.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 				c, _ := s.guest(0)
 				s.must(c, stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
-				s.bed.stored()
+				s.fixture.stored()
 				before := s.journal.Status().Bytes
 				var newest session.Check
 				for i := range seconds * rate {
@@ -408,8 +408,8 @@ func TestNominatingChecksAreLimited(t *testing.T) {
 	}
 }
 
-// A session that could not be stored is stored completely later: after an error with its next change, and without a
-// share for its user with its next Refresh. Until then it counts as lost.
+// A session that could not be stored counts as lost until it is stored completely. After an error, it is stored with
+// its next change. If its user has no share left, it is stored with its next Refresh.
 func TestLostSessionIsStoredAgain(t *testing.T) {
 	for name, lose := range map[string]func(s *stored, lost func()) (found func()){
 		"the folder is in use": func(s *stored, lost func()) func() {
@@ -444,7 +444,7 @@ func TestLostSessionIsStoredAgain(t *testing.T) {
 				}
 				s.at(200 * time.Second)
 				s.must(c, stun.MethodRefresh, lifetime(1800))
-				synctest.Wait() // s.bed.stored would not do: without a file, no answer waits for the writer
+				synctest.Wait() // s.fixture.stored would not do: without a file, no answer waits for the writer
 				if _, lost := s.Unstored(); lost != 0 {
 					t.Errorf("%d lost after the Refresh", lost)
 				}

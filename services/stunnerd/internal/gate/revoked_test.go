@@ -56,7 +56,7 @@ func TestRevokedUser(t *testing.T) {
 		expiry + ":" + expiry + ":ann":          false,
 		fmt.Sprint(expiry, ":ann:~1~I", now, "~I", now): true, // malformed caveats contain no time of issue
 	} {
-		b, c := newMediaBed(t), newClient("192.0.2.1:1000")
+		b, c := newMediaFixture(t), newClient("192.0.2.1:1000")
 		b.Update(revoking(revocationOf("ann")), routes())
 		code := codeOf(b.with(c, signedName(name), stun.MethodAllocate, udp))
 		if refused := b.refused(meter.RevokedCredential) == 1; refused != revoked || (code == 401) != revoked {
@@ -68,7 +68,7 @@ func TestRevokedUser(t *testing.T) {
 // A single credential is refused by its whole user name, whenever it was issued.
 func TestRevokedCredential(t *testing.T) {
 	one, other := named(""), named(":~1~A2")
-	b := newMediaBed(t)
+	b := newMediaFixture(t)
 	b.Update(revoking(credential.Revocation{Credential: one.Username, Until: time.Now().Unix() + 60}), routes())
 	if got := codeOf(b.with(newClient("192.0.2.1:1000"), one, stun.MethodAllocate, udp)); got != 401 {
 		t.Errorf("revoked: %d, want 401", got)
@@ -79,7 +79,7 @@ func TestRevokedCredential(t *testing.T) {
 // The answer to a wrong password does not reveal that the user is revoked. A revocation ends at its Until, even if no
 // other config arrives.
 func TestRevocationsThatDoNotApply(t *testing.T) {
-	b, c := newMediaBed(t), newClient("192.0.2.1:1000")
+	b, c := newMediaFixture(t), newClient("192.0.2.1:1000")
 	b.Update(revoking(revocationOf("ann")), routes())
 	forged := named("")
 	forged.Password = "guess"
@@ -102,7 +102,7 @@ func TestRevocationsThatDoNotApply(t *testing.T) {
 // When Update returns, the sessions of a revoked user have ended, and requests for them are refused. Sessions of other
 // users stay, and so do sessions with a credential that was issued later.
 func TestUpdateEndsRevokedSessions(t *testing.T) {
-	b := newMediaBed(t)
+	b := newMediaFixture(t)
 	again := named(fmt.Sprint(":~1~I", time.Now().Unix()+1))
 	old, fresh, other := newClient("192.0.2.1:1000"), newClient("192.0.2.1:1001"), newClient("192.0.2.1:1002")
 	bob := signedName(strings.Replace(named("").Username, ":ann", ":bob", 1))
@@ -140,7 +140,7 @@ func TestUpdateEndsRevokedSessions(t *testing.T) {
 
 // An allocation that is created while the revocation arrives ends.
 func TestRevocationDuringAllocations(t *testing.T) {
-	b, cred := newMediaBed(t), named("")
+	b, cred := newMediaFixture(t), named("")
 	const clients = 64
 	var group sync.WaitGroup
 	for i := range clients {
@@ -160,8 +160,8 @@ func TestRevocationDuringAllocations(t *testing.T) {
 	}
 }
 
-// The session of a revoked user is not restored from the journal. If it was restored before the config arrives, it ends
-// then.
+// The session of a revoked user is not restored from the journal. A session that was restored before the config with
+// the revocation arrives ends when that config arrives.
 func TestRevokedSessionIsNotRestored(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		s.Update(ofGateway(), routes())
@@ -179,7 +179,7 @@ func TestRevokedSessionIsNotRestored(t *testing.T) {
 			t.Error("the ended session was restored")
 		}
 	})
-	b, c := newMediaBed(t), newClient("192.0.2.1:1000")
+	b, c := newMediaFixture(t), newClient("192.0.2.1:1000")
 	b.Update(revoking(revocationOf("ann")), routes())
 	b.restore(revokedEntry(b), c)
 	if b.Sessions() != 0 || b.meter.Declined(meter.Restored)["revoked"] != 1 {
@@ -188,7 +188,7 @@ func TestRevokedSessionIsNotRestored(t *testing.T) {
 }
 
 // revokedEntry returns an entry of the journal of the user ann.
-func revokedEntry(b bed) *Saved {
+func revokedEntry(b fixture) *Saved {
 	now := time.Now()
 	return &Saved{Socket: opened(b), Entry: journal.Entry{Record: session.Record{
 		Username: named("").Username, UserID: "ann", Started: now, Until: now.Add(time.Minute), Lifetime: 600,

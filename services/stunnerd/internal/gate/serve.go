@@ -213,7 +213,7 @@ func (f *refusal) Error() string { return f.reason.String() }
 // binding returns the address of the client. Clients of RFC 3489 support only MAPPED-ADDRESS (RFC 5389 §12.2). If the
 // request has PADDING, the answer has it too (RFC 5780 §7.6). So a client can find out whether the path passes long
 // packets in both directions. The answer is not longer than the request, and contains nothing of it, because the source
-// may be forged. If PADDING is shorter than the address in the answer, the answer has none.
+// may be forged. If PADDING is shorter than the address in the answer, the answer has no PADDING.
 func (g *Gate) binding(r *request) ([]byte, error) {
 	mapped := stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: r.client.Addr()}
 	if r.Classic {
@@ -236,7 +236,7 @@ const (
 
 var zeros [maxPadding]byte
 
-// allocate reserves a session in the session table, opens a relay socket or takes the reserved one, registers the
+// allocate reserves a session in the session table, opens a relay socket or takes the reserved socket, registers the
 // session and starts the allocation.
 func (g *Gate) allocate(r *request) ([]byte, error) {
 	s := &session.Session{

@@ -25,7 +25,7 @@ func (deafSocket) Start(relay.Receiver) error { return errors.New("too many watc
 
 // If the kernel cannot poll another relay socket, the client gets 508, and nothing of its session remains.
 func TestAllocationWithoutReceiverIsRefused(t *testing.T) {
-	b, network := newBed(t), new(deafNetwork)
+	b, network := newFixture(t), new(deafNetwork)
 	b.network = network
 	c := newClient("192.0.2.1:1000")
 	answer := b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp))

@@ -230,7 +230,7 @@ func TestReservedPortWaits30Seconds(t *testing.T) {
 // lifetimes are measured by the monotonic clock. A time without a monotonic reading would be compared by the wall
 // clock.
 func TestLifetimesAreMonotonic(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	b.allocate(c)
 	permitted := peerAt("127.0.0.1:4000")
 	if code := codeOf(b.send(c, b.signed(c, username, password, stun.MethodCreatePermission, permitted))); code != 0 {

@@ -24,7 +24,7 @@ import (
 
 // virtual is a gate in virtual time. The peers of its relays are in memory.
 type virtual struct {
-	bed
+	fixture
 	net   *relaytest.Network
 	began time.Time
 }
@@ -45,8 +45,8 @@ func virtually(t *testing.T, test func(v *virtual)) {
 }
 
 func newVirtual(t *testing.T) *virtual {
-	// The time of a bubble starts in 2000. The expiry in an ephemeral user name must have ten digits, which starts in
-	// September 2001.
+	// The time of a bubble starts in 2000. The expiry in an ephemeral user name must have ten digits. Times since 1970
+	// in seconds have ten digits from September 2001 on.
 	time.Sleep(time.Until(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)))
 	return anotherVirtual(t, time.Now())
 }
@@ -63,7 +63,7 @@ func anotherVirtual(t *testing.T, began time.Time) *virtual {
 		t.Fatal(err)
 	}
 	v := &virtual{net: &relaytest.Network{}, began: began}
-	v.bed = bed{t: t, Gate: New("test", config.TURNUDP, Shared{
+	v.fixture = fixture{t: t, Gate: New("test", config.TURNUDP, Shared{
 		Engine: engine, Nonces: nonces, Network: v.net, Reservations: relay.NewReservations(),
 		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: meter.New(), Log: log,
 	})}

@@ -19,7 +19,7 @@ import (
 // written returns the file of a journal with three sessions and some changes, and the sessions after each entry.
 func written(t testing.TB, now time.Time) (data []byte, ends []int, states [][]Entry) {
 	dir := t.TempDir()
-	j, _ := openPatiently(Options{Dir: dir, Now: func() time.Time { return now }})
+	j, _ := openWithLongTimeout(Options{Dir: dir, Now: func() time.Time { return now }})
 	model := map[ID]*session.Record{}
 	note := func() {
 		flush(j)
@@ -176,7 +176,7 @@ func TestForeignJournal(t *testing.T) {
 			}
 			id := j.Add(sample(time.Now()))
 			end(t, j)
-			j, r = openPatiently(Options{Dir: dir})
+			j, r = openWithLongTimeout(Options{Dir: dir})
 			if len(r.Sessions) != 1 || r.Sessions[0].ID != id {
 				t.Errorf("%+v after the start", r.Sessions)
 			}
@@ -197,7 +197,7 @@ func TestJournalPathThatIsNotAFileIsSetAside(t *testing.T) {
 			if err := make(filepath.Join(dir, fileName)); err != nil {
 				t.Fatal(err)
 			}
-			j, _ := openPatiently(Options{Dir: dir})
+			j, _ := openWithLongTimeout(Options{Dir: dir})
 			healthy(t, j, 0, 1)
 			end(t, j)
 		})

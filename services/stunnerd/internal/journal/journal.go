@@ -165,8 +165,8 @@ type Journal struct {
 	broken bool
 	// limit is the size at which the file is compacted.
 	limit int64
-	// most is the size of the file when the volume was full, although the volume reports more free space. It is valid
-	// until mostUntil.
+	// most is the size of the file at which a write has failed because the volume was full, although the volume reports
+	// free space. It is valid until mostUntil.
 	most      int64
 	mostUntil time.Time
 }
@@ -188,8 +188,8 @@ type hooks struct {
 	room func(dir string) (int64, error)
 	// minimum is the size up to which the file is not compacted. It is also the least capacity.
 	minimum int64
-	// patience is how long answers wait for a write.
-	patience time.Duration
+	// timeout is how long answers wait for a write.
+	timeout time.Duration
 	// manual makes the journal write only when the test calls work.
 	manual bool
 }
@@ -212,15 +212,15 @@ func room(dir string) (int64, error) {
 	return int64(min(s.Bavail, maxRoom)) * s.Bsize, nil
 }
 
-// Open locks the folder, reads the journal that a previous process has left, and starts a new one with its live sessions.
-// It never fails a start: problems are in Status, and details in the log.
+// Open locks the folder, reads the journal that a previous process has left, and starts a new one with its live
+// sessions. It never fails a start: problems are in Status, and details in the log.
 func Open(o Options) (*Journal, Restored) {
 	return open(o, system(250*time.Millisecond))
 }
 
-// system returns the hooks of a process. patience is how long answers wait for a write.
-func system(patience time.Duration) hooks {
-	return hooks{open: osFile, room: room, minimum: 64 << 10, patience: patience}
+// system returns the hooks of a process. timeout is how long answers wait for a write.
+func system(timeout time.Duration) hooks {
+	return hooks{open: osFile, room: room, minimum: 64 << 10, timeout: timeout}
 }
 
 func open(o Options, h hooks) (*Journal, Restored) {
@@ -509,8 +509,8 @@ func (j *Journal) Nonces(root []byte) {
 	}
 }
 
-// Done reports that all restored sessions are continued or ended. A journal during whose restore two processes have
-// ended is set aside by the next Open.
+// Done reports that all restored sessions are continued or ended. If two processes have ended before Done, the next
+// Open sets the journal aside.
 func (j *Journal) Done() {
 	if j == nil {
 		return

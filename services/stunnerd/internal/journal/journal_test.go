@@ -25,8 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // unlimited is the room of a volume that is never full.
 func unlimited(string) (int64, error) { return maxRoom, nil }
 
-// openPatiently opens a journal without a limit on the duration of writes, because tests may run on a busy machine.
-func openPatiently(o Options) (*Journal, Restored) { return open(o, system(time.Hour)) }
+// openWithLongTimeout opens a journal without a limit on the duration of writes, because tests may run on a busy
+// machine.
+func openWithLongTimeout(o Options) (*Journal, Restored) { return open(o, system(time.Hour)) }
 
 // byHand opens a journal on an unlimited volume. The journal is not compacted, and writes only when the test calls
 // work.
@@ -93,7 +94,7 @@ func restore(t testing.TB, data []byte, now time.Time) (Restored, Status, map[st
 	if err := os.WriteFile(filepath.Join(dir, fileName), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j, r := openPatiently(Options{Dir: dir, Now: func() time.Time { return now }})
+	j, r := openWithLongTimeout(Options{Dir: dir, Now: func() time.Time { return now }})
 	j.Done()
 	status := j.Status()
 	if err := j.Close(); err != nil {
@@ -120,9 +121,9 @@ func TestTwoProcesses(t *testing.T) {
 	dir, start := t.TempDir(), time.UnixMilli(1795470000123)
 	var passed atomic.Int64
 	options := Options{Dir: dir, Now: func() time.Time { return start.Add(time.Duration(passed.Load())) }}
-	first, _ := openPatiently(options)
+	first, _ := openWithLongTimeout(options)
 	first.Add(sample(start))
-	second, r := openPatiently(options)
+	second, r := openWithLongTimeout(options)
 	if s := second.Status(); !strings.Contains(s.Problem, "another process uses the state folder") || len(r.Sessions) > 0 {
 		t.Errorf("status %+v, %d sessions", s, len(r.Sessions))
 	}
@@ -145,7 +146,7 @@ func TestTwoProcesses(t *testing.T) {
 	within(t, "the second process stores its sessions", func() bool { return second.Stores(early) && second.Stores(id) })
 	healthy(t, second, 2, 1)
 	end(t, second)
-	third, r := openPatiently(options)
+	third, r := openWithLongTimeout(options)
 	if len(r.Sessions) != 2 || r.Sessions[0].ID != early || r.Sessions[1].ID != id || string(r.NonceRoot) != "second" {
 		t.Errorf("%+v", r)
 	}
@@ -166,12 +167,12 @@ func within(t *testing.T, what string, holds func() bool) {
 func TestThirdRestoreAttemptSetsTheJournalAside(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
-	j, _ := openPatiently(Options{Dir: dir})
+	j, _ := openWithLongTimeout(Options{Dir: dir})
 	j.Add(sample(now))
 	j.Nonces([]byte("root"))
 	end(t, j)
 	for attempt, want := range []int{1, 1, 0, 0} {
-		j, r := openPatiently(Options{Dir: dir})
+		j, r := openWithLongTimeout(Options{Dir: dir})
 		if len(r.Sessions) != want {
 			t.Errorf("attempt %d: %d sessions, want %d", attempt, len(r.Sessions), want)
 		}
@@ -188,7 +189,7 @@ func TestThirdRestoreAttemptSetsTheJournalAside(t *testing.T) {
 	}
 	// Restores that are completed do not count.
 	for range 5 {
-		j, r := openPatiently(Options{Dir: dir})
+		j, r := openWithLongTimeout(Options{Dir: dir})
 		if len(r.Sessions) == 0 {
 			j.Add(sample(now))
 		}
@@ -203,7 +204,7 @@ func TestRestoredLifetimes(t *testing.T) {
 	dir, now := t.TempDir(), time.UnixMilli(1795470000123)
 	options := Options{Dir: dir, Now: func() time.Time { return now }}
 	peer := netip.MustParseAddrPort("10.0.0.9:4000")
-	j, _ := openPatiently(options)
+	j, _ := openWithLongTimeout(options)
 	id := j.Add(sample(now)) // until 10:00
 	j.Permit(id, []netip.Addr{peer.Addr()}, now.Add(5*time.Minute))
 	j.Permit(id, []netip.Addr{netip.MustParseAddr("::1")}, now.Add(time.Minute))
@@ -251,7 +252,7 @@ func TestRestoredLifetimes(t *testing.T) {
 // Goroutines that each change their own session lose no change during compactions. After Close nothing is written.
 func TestConcurrentChanges(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
-	j, _ := openPatiently(Options{Dir: dir})
+	j, _ := openWithLongTimeout(Options{Dir: dir})
 	const writers, changes = 4, 3000
 	var want sync.Map // lifetime by ID
 	var running sync.WaitGroup
@@ -287,7 +288,7 @@ func TestConcurrentChanges(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, info.Mode(), err)
 		}
 	}
-	j, r := openPatiently(Options{Dir: dir})
+	j, r := openWithLongTimeout(Options{Dir: dir})
 	if len(r.Sessions) != writers {
 		t.Fatalf("%d sessions, want %d", len(r.Sessions), writers)
 	}
@@ -343,10 +344,10 @@ func TestBytesOfASession(t *testing.T) {
 }
 
 // After Remove the folder is empty. A process that has opened the lock file before does not use it, because a third
-// process could lock a new one at the same time.
+// process could lock a new lock file at the same time.
 func TestRemove(t *testing.T) {
 	dir := t.TempDir()
-	j, _ := openPatiently(Options{Dir: dir})
+	j, _ := openWithLongTimeout(Options{Dir: dir})
 	j.Add(sample(time.Now()))
 	late, err := os.Open(filepath.Join(dir, lockName))
 	if err != nil {
@@ -359,7 +360,7 @@ func TestRemove(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	next, r := openPatiently(Options{Dir: dir})
+	next, r := openWithLongTimeout(Options{Dir: dir})
 	healthy(t, next, 0, 0)
 	if len(r.Sessions) != 0 || next.isLock(late) {
 		t.Errorf("%d sessions, removed lock in use: %v", len(r.Sessions), next.isLock(late))

@@ -133,8 +133,8 @@ func replay(r io.Reader, size int64) (s state, whole int64, err error) {
 	return s, whole, nil
 }
 
-// incomplete returns the error for the last bytes of a file, which start with an entry that is longer than they are. It
-// is errTorn, unless the bytes contain a whole entry: then the length is damaged.
+// incomplete returns the error for the last bytes of a file, if the entry that starts there is longer than these bytes.
+// The error is errTorn, unless the bytes contain a whole entry: then the length is damaged.
 func incomplete(b []byte, at int64) error {
 	for i := range max(len(b)-frameSize, 0) {
 		payload := b[i+frameSize:]

@@ -16,13 +16,13 @@ const (
 	classes
 )
 
-// A tier is a part of the capacity that is kept for clients with few bytes, as in ../session/place.go.
+// A tier is a part of the capacity that is kept for clients with few bytes, as in ../session/ledger.go.
 //
 // The journal has a third holder beside user ID and source: the session. Where all clients share one user ID and one
 // address, only the session distinguishes a client that stores little from one that stores much.
 type tier struct {
-	// part is a divisor of the capacity. The tier begins when at most capacity/part is free, and capacity/part bytes are
-	// "many".
+	// part is a divisor of the capacity. The tier begins when at most capacity/part is free, and capacity/part bytes
+	// are "many".
 	part int64
 	// either refuses a client if its user ID or its source has many bytes. Otherwise both must have many.
 	either bool
@@ -139,7 +139,8 @@ func (s *shares) exceeded() (k class, ok bool) {
 }
 
 // weights sort sessions. Entries of the first session are removed first. Sessions whose user ID and source both have
-// many bytes are sorted first, then those where one of the two has, then those that have many bytes themselves.
+// many bytes are first, then sessions whose user ID or source has many bytes, then sessions that have many bytes
+// themselves.
 type weights struct {
 	class class
 	list  []weighted

@@ -57,7 +57,7 @@ func TestAUserDoesNotDisplaceEntriesOfOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := volume(t, 1<<20)
 			options := Options{Dir: dir, Now: func() time.Time { return now }}
-			j, _ := openPatiently(options)
+			j, _ := openWithLongTimeout(options)
 			a := attacker{j: j, now: now}
 			for i := range 480 {
 				if id := j.Add(of(now, "mallory", "203.0.113.66", 1000+i)); id != 0 {

@@ -30,14 +30,14 @@ func (s stuck) Write(b []byte) (int, error) {
 
 // stalled returns a journal with one session whose writes wait, and the function that lets them continue. The writer
 // waits at the entry of the session.
-func stalled(t *testing.T, o Options, patience time.Duration) (*Journal, ID, func()) {
+func stalled(t *testing.T, o Options, timeout time.Duration) (*Journal, ID, func()) {
 	t.Helper()
 	writing, free := make(chan struct{}, 1), make(chan struct{})
 	start := make(chan struct{})
 	close(start)
 	slow := stuck{writing: make(chan struct{}), free: start} // writing the first file does not wait
 	j, _ := open(o, hooks{
-		room: unlimited, minimum: maxSize, patience: patience,
+		room: unlimited, minimum: maxSize, timeout: timeout,
 		open: func(name string, flags int) (file, error) {
 			f, err := osFile(name, flags)
 			return &switched{file: f, slow: &slow}, err

@@ -67,7 +67,7 @@ func TestFullVolume(t *testing.T) {
 	dir, now := volume(t, size), time.UnixMilli(1795470000123)
 	var passed atomic.Int64
 	options := Options{Dir: dir, Now: func() time.Time { return now.Add(time.Duration(passed.Load())) }}
-	j, _ := openPatiently(options)
+	j, _ := openWithLongTimeout(options)
 	peer := []netip.Addr{netip.MustParseAddr("10.0.0.9")}
 	id := j.Add(sample(now))
 	for range 200_000 {
@@ -105,7 +105,7 @@ func TestFullVolume(t *testing.T) {
 	}
 	held = slices.DeleteFunc(held, func(id ID) bool { return !j.Stores(id) })
 	end(t, j)
-	j, r := openPatiently(options)
+	j, r := openWithLongTimeout(options)
 	var restored []ID
 	for _, e := range r.Sessions {
 		restored = append(restored, e.ID)
@@ -123,7 +123,7 @@ func TestFullVolume(t *testing.T) {
 	if err := os.WriteFile(other, make([]byte, size+1), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
-	j, _ = openPatiently(options)
+	j, _ = openWithLongTimeout(options)
 	early := j.Add(sample(now))
 	if s := j.Status(); s.Problem == "" || j.Stores(early) {
 		t.Errorf("no room: %+v", s)
@@ -185,7 +185,7 @@ func TestFolderThatCannotBeUsed(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j, r := openPatiently(Options{Dir: filepath.Join(file, "folder")})
+	j, r := openWithLongTimeout(Options{Dir: filepath.Join(file, "folder")})
 	if s := j.Status(); s.Problem == "" || len(r.Sessions) > 0 {
 		t.Errorf("%+v", s)
 	}
@@ -197,7 +197,7 @@ func TestFolderThatCannotBeUsed(t *testing.T) {
 	j.End(1)
 	end(t, j)
 
-	none, _ := openPatiently(Options{})
+	none, _ := openWithLongTimeout(Options{})
 	none.Add(sample(time.Now()))
 	none.Refresh(1, 1, time.Now())
 	none.Permit(1, nil, time.Now())

@@ -112,7 +112,7 @@ type waiting struct {
 	first uint64
 	// writing reports whether a write is in progress.
 	writing bool
-	// slow reports that a write takes longer than patience. While it is set, no answer waits.
+	// slow reports that a write takes longer than timeout. While it is set, no answer waits.
 	slow  bool
 	timer *time.Timer
 }
@@ -147,10 +147,10 @@ func (j *Journal) wait(f func()) bool {
 	switch {
 	case j.closed, w.slow, !j.writable(), !w.writing && j.queue.empty():
 		return false
-	case len(w.answers) == 0 && j.patience > 0 && w.timer == nil:
-		w.timer = time.AfterFunc(j.patience, j.late)
+	case len(w.answers) == 0 && j.timeout > 0 && w.timer == nil:
+		w.timer = time.AfterFunc(j.timeout, j.late)
 	case len(w.answers) == 0 && w.timer != nil:
-		w.timer.Reset(j.patience)
+		w.timer.Reset(j.timeout)
 	case len(w.answers) >= maxWaiting && w.timer != nil:
 		w.timer.Reset(0)
 		return false
@@ -166,7 +166,7 @@ func (j *Journal) late() {
 	answers := w.remove(w.last())
 	if len(answers) > 0 {
 		w.slow = true
-		j.fault("write journal", fmt.Errorf("the volume takes longer than %v", j.patience))
+		j.fault("write journal", fmt.Errorf("the volume takes longer than %v", j.timeout))
 	}
 	j.mu.Unlock()
 	for _, f := range answers {
@@ -182,7 +182,7 @@ func (j *Journal) release(last uint64) {
 	answers := w.remove(last)
 	if w.timer != nil {
 		if w.timer.Stop(); len(w.answers) > 0 {
-			w.timer.Reset(j.patience)
+			w.timer.Reset(j.timeout)
 		}
 	}
 	j.mu.Unlock()

@@ -391,11 +391,12 @@ func (a *association) accepts(record []byte) bool {
 }
 
 // continues reports whether a plain record can follow the ClientHello: ChangeCipherSpec, or fragments of
-// ClientKeyExchange, which is the next message because the server requests no certificate. Other records are forged or
-// damaged, and would end the handshake. So would an alert. It is discarded too, because nothing distinguishes it from a
-// forged one: the handshake of a client that sends it ends at its timeout.
+// ClientKeyExchange, which is the next message because the server requests no certificate. Any other record is
+// discarded, because it is forged or damaged, and would end the handshake. An alert is discarded too, because nothing
+// distinguishes an alert of the client from a forged one: the handshake of a client that sends an alert ends at its
+// timeout.
 func (a *association) continues(record []byte) bool {
-	// pion/dtls would discard the records of the client as too old after one with a much higher number.
+	// After a record with a much higher number, pion/dtls would discard the records of the client as too old.
 	after := binary.BigEndian.Uint64(record[3:]) - (a.ahead + 1) // the two bytes before the number, the epoch, are 0
 	if after == 0 || after >= replayWindow {
 		return false

@@ -317,9 +317,9 @@ var floods = map[string]func(i int) []byte{
 	},
 }
 
-// TestFloodsOverDTLSAreNotBuffered: Of 1,000 datagrams of one client, an association keeps no more than handshakeBytes
-// during the handshake, and nothing that is plain or part of a handshake after it. The control is a flood that
-// pion/dtls discards.
+// TestFloodsOverDTLSAreNotBuffered: a client sends 1,000 datagrams. During the handshake, an association keeps at most
+// handshakeBytes of them. After the handshake, it keeps no plain record and no handshake record. The control is a flood
+// that pion/dtls discards.
 func TestFloodsOverDTLSAreNotBuffered(t *testing.T) {
 	const most = 1 << 20 // an association kept 8 MB
 	heap := func() uint64 {

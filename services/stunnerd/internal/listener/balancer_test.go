@@ -22,8 +22,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// patience is how long a test waits for an event.
-const patience = 30 * time.Second
+// timeout is how long a test waits for an event.
+const timeout = 30 * time.Second
 
 // thisHost are the prefixes of a load balancer on this host.
 var thisHost = []string{"127.0.0.0/8"}
@@ -51,7 +51,7 @@ func openBehindLimited(t *testing.T, p config.Protocol, balancers []string, limi
 func (l *connections) connectBehind(t *testing.T, server *net.TCPAddr, header string) net.Conn {
 	t.Helper()
 	conn := dialFrom(t, nil, server)
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(timeout))
 	if _, err := io.WriteString(conn, header); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func (l *connections) connectBehind(t *testing.T, server *net.TCPAddr, header st
 
 // mapped returns the address of a client in the answer to a Binding request.
 func mapped(conn net.Conn) (netip.AddrPort, error) {
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(timeout))
 	if _, err := conn.Write(stun.MustBuild(stun.TransactionID, stun.BindingRequest).Raw); err != nil {
 		return netip.AddrPort{}, err
 	}
@@ -96,7 +96,7 @@ func mustMap(t *testing.T, conn net.Conn, want string) {
 // are counted by reason before they are closed.
 func awaitClosed(t *testing.T, conn net.Conn) []byte {
 	t.Helper()
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	_ = conn.SetReadDeadline(time.Now().Add(timeout))
 	sent, err := io.ReadAll(conn)
 	if e, late := err.(net.Error); late && e.Timeout() {
 		t.Fatalf("the connection stays open: %v", err)
@@ -344,7 +344,7 @@ func TestConnectionsBeforeTheirHeaderAreBounded(t *testing.T) {
 // awaitOpened waits until the listener has accepted n connections.
 func (l *connections) awaitOpened(t *testing.T, n uint64) {
 	t.Helper()
-	for late := time.Now().Add(patience); l.meter.Opened.Load() < n; runtime.Gosched() {
+	for late := time.Now().Add(timeout); l.meter.Opened.Load() < n; runtime.Gosched() {
 		if time.Now().After(late) {
 			t.Fatalf("%d connections, want %d", l.meter.Opened.Load(), n)
 		}

@@ -80,8 +80,8 @@ func (p *slot) enter() {
 	}
 }
 
-// take takes the slot. If the limit is reached, it returns the slot of another connection that the caller must evict,
-// or else nil.
+// take takes the slot. If the limit is reached, take returns the slot of another connection, which the caller must
+// evict. Otherwise it returns nil.
 func (p *slot) take() (oldest *slot) {
 	c := p.limiter
 	c.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// T-14: a new connection is admitted, and the oldest one is evicted: of the same source if that has at least an equal
-// share, otherwise of the sources with the most slots.
+// T-14: a new connection is admitted, and the oldest connection is evicted: of the same source if that source has at
+// least an equal share, otherwise of the sources with the most slots.
 func TestAFullLimitEvictsTheOldestConnection(t *testing.T) {
 	for name, tc := range map[string]struct {
 		come []string

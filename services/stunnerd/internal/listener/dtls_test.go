@@ -153,7 +153,7 @@ func (r *raw) ReadFrom(to []byte) (int, net.Addr, error) {
 }
 
 // ask sends a datagram and returns the first answer of a type, or nil.
-func (r *raw) ask(datagram []byte, message byte, patience time.Duration) []byte {
+func (r *raw) ask(datagram []byte, message byte, timeout time.Duration) []byte {
 	r.Helper()
 	for len(r.seen) > 0 {
 		<-r.seen // earlier answers
@@ -161,7 +161,7 @@ func (r *raw) ask(datagram []byte, message byte, patience time.Duration) []byte 
 	if _, err := r.WriteTo(datagram, r.server); err != nil {
 		r.Fatal(err)
 	}
-	for late := time.After(patience); ; {
+	for late := time.After(timeout); ; {
 		select {
 		case answer := <-r.seen:
 			if len(answer) > recordHeader && answer[0] == typeHandshake && epochOf(answer) == 0 &&

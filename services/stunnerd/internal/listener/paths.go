@@ -48,8 +48,8 @@ type pathPair struct{ used, second *path }
 type path struct {
 	// front is the return path through another pod. The zero ReturnPath means that data is sent from this pod.
 	front forward.ReturnPath
-	// heard is when a datagram last arrived on a second path, in nanoseconds since 1970.
-	heard atomic.Int64
+	// received is when a datagram last arrived on a second path, in nanoseconds since 1970.
+	received atomic.Int64
 	// proven is the time of the first authentic datagram on this path since the client last used another path, in
 	// nanoseconds since 1970. 0 means that there was none.
 	proven atomic.Int64
@@ -64,12 +64,12 @@ func (p *paths) path(front forward.ReturnPath, now time.Time) *path {
 	if front != (forward.ReturnPath{}) {
 		at = &path{front: front}
 	}
-	at.heard.Store(now.UnixNano())
+	at.received.Store(now.UnixNano())
 	return at
 }
 
 // idle reports whether no datagram has arrived for secondIdle.
-func (p *path) idle(now time.Time) bool { return now.UnixNano()-p.heard.Load() >= int64(secondIdle) }
+func (p *path) idle(now time.Time) bool { return now.UnixNano()-p.received.Load() >= int64(secondIdle) }
 
 // direct reports whether the client sends all datagrams to this pod.
 func (p *paths) direct() bool { return p.current.Load() == nil }
@@ -89,7 +89,7 @@ func (p *paths) arrived(front forward.ReturnPath, now time.Time) session.Move {
 	case pair.used.front == front && (pair.second == nil || !pair.second.idle(now)):
 		return 0
 	case pair.second != nil && pair.second.front == front:
-		pair.second.heard.Store(now.UnixNano())
+		pair.second.received.Store(now.UnixNano())
 		return 0
 	}
 	return p.change(func(used, second *path) (_, _ *path) {
@@ -124,8 +124,8 @@ func (p *paths) follow(front forward.ReturnPath, now time.Time) session.Move {
 	})
 }
 
-// elsewhere returns the path through another pod that the client uses, and since when the client has used it. It
-// reports false if the client uses this pod, if there are two paths, or if no authentic datagram has arrived on the
+// elsewhere returns the path through another pod that the client uses, and the time since which the client has used it.
+// It reports false if the client uses this pod, if there are two paths, or if no authentic datagram has arrived on the
 // path.
 func (p *paths) elsewhere() (at *path, since time.Time, ok bool) {
 	pair := p.current.Load()

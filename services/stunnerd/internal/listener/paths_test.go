@@ -100,7 +100,7 @@ const (
 )
 
 // After each datagram of a client, data is sent on the expected paths. A client loses a path only by a signed request
-// on the other path, or if the path is silent for some time while the other one is not.
+// on the other path, or if the path is silent for some time while datagrams arrive on the other path.
 func TestPathsOfAClient(t *testing.T) {
 	here, returnPaths := forward.ReturnPath{}, fronts(t, 2)
 	b, c := returnPaths[0], returnPaths[1]
@@ -196,8 +196,8 @@ func TestPathsOfAClient(t *testing.T) {
 	}
 }
 
-// Elsewhere returns another pod when an authentic datagram has arrived there and none has arrived elsewhere
-// since. Forged datagrams neither change the pod nor restart the time.
+// Elsewhere returns another pod when an authentic datagram has arrived there and no authentic datagram has
+// arrived at another pod since. Forged datagrams neither change the pod nor restart the time.
 func TestPodThatAClientUses(t *testing.T) {
 	here, returnPaths := forward.ReturnPath{}, fronts(t, 2)
 	b, c := returnPaths[0], returnPaths[1]

@@ -24,15 +24,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// batchBed is a reader that a test runs batch by batch. Datagrams on loopback are in the receive buffer of the reader
-// when the call that has sent them returns, so a test knows the content of a batch.
-type batchBed struct {
+// batchFixture is a reader that a test runs batch by batch. Datagrams on loopback are in the receive buffer of the
+// reader when the call that has sent them returns, so a test knows the content of a batch.
+type batchFixture struct {
 	*udpSocket
 	t   *testing.T
 	raw syscall.RawConn
 }
 
-func newBatchBed(t *testing.T) *batchBed {
+func newBatchFixture(t *testing.T) *batchFixture {
 	t.Helper()
 	g, m := newGate(t, config.TURNUDP)
 	g.Update(&gate.Policy{
@@ -56,11 +56,11 @@ func newBatchBed(t *testing.T) *batchBed {
 			t.Error(err)
 		}
 	})
-	return &batchBed{s, t, raw}
+	return &batchFixture{s, t, raw}
 }
 
 // batch receives and handles one batch, which has a number of datagrams.
-func (b *batchBed) batch(want int) {
+func (b *batchFixture) batch(want int) {
 	b.t.Helper()
 	if err := b.raw.Read(b.attempt); err != nil {
 		b.t.Fatal(err)
@@ -70,7 +70,7 @@ func (b *batchBed) batch(want int) {
 	}
 }
 
-func (b *batchBed) dial() *batchedClient {
+func (b *batchFixture) dial() *batchedClient {
 	b.t.Helper()
 	conn, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(b.port.number)))
 	if err != nil {
@@ -80,31 +80,31 @@ func (b *batchBed) dial() *batchedClient {
 	return &batchedClient{conn, b, nil}
 }
 
-// batchedClient is a client of a batchBed.
+// batchedClient is a client of a batchFixture.
 type batchedClient struct {
 	net.Conn
-	bed   *batchBed
-	nonce stun.Nonce
+	fixture *batchFixture
+	nonce   stun.Nonce
 }
 
 func (c *batchedClient) addr() netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
 
 func (c *batchedClient) send(frame []byte) {
-	c.bed.t.Helper()
+	c.fixture.t.Helper()
 	if _, err := c.Write(frame); err != nil {
-		c.bed.t.Fatal(err)
+		c.fixture.t.Fatal(err)
 	}
 }
 
 func (c *batchedClient) data(number uint16, payload string) {
-	c.bed.t.Helper()
+	c.fixture.t.Helper()
 	frame := binary.BigEndian.AppendUint16(nil, number)
 	c.send(append(binary.BigEndian.AppendUint16(frame, uint16(len(payload))), payload...))
 }
 
 // request returns a signed request.
 func (c *batchedClient) request(method stun.Method, attrs ...stun.Setter) []byte {
-	c.bed.t.Helper()
+	c.fixture.t.Helper()
 	setters := append([]stun.Setter{stun.TransactionID, stun.NewType(method, stun.ClassRequest)}, attrs...)
 	if c.nonce != nil {
 		setters = append(setters, stun.NewUsername("ann"), stun.NewRealm("test.example"), c.nonce,
@@ -115,8 +115,8 @@ func (c *batchedClient) request(method stun.Method, attrs ...stun.Setter) []byte
 
 // read returns the next message or frame for the client.
 func (c *batchedClient) read() []byte {
-	c.bed.t.Helper()
-	return read(c.bed.t, c.Conn)
+	c.fixture.t.Helper()
+	return read(c.fixture.t, c.Conn)
 }
 
 func read(t *testing.T, conn net.Conn) []byte {
@@ -134,13 +134,13 @@ func read(t *testing.T, conn net.Conn) []byte {
 
 // answer returns the next answer to the client, which must have a class.
 func (c *batchedClient) answer(class stun.MessageClass) *stun.Message {
-	c.bed.t.Helper()
+	c.fixture.t.Helper()
 	m := &stun.Message{Raw: c.read()}
 	if err := m.Decode(); err != nil {
-		c.bed.t.Fatalf("%q: %v", m.Raw, err)
+		c.fixture.t.Fatalf("%q: %v", m.Raw, err)
 	}
 	if m.Type.Class != class {
-		c.bed.t.Fatalf("%v, want %v", m.Type, class)
+		c.fixture.t.Fatalf("%v, want %v", m.Type, class)
 	}
 	return m
 }
@@ -156,17 +156,17 @@ func bind(number uint16, peer net.Conn) []stun.Setter {
 
 // allocate makes an allocation with channel 0x4000 for a peer.
 func (c *batchedClient) allocate(peer net.Conn) {
-	c.bed.t.Helper()
+	c.fixture.t.Helper()
 	c.send(c.request(stun.MethodAllocate, requestedUDP))
-	c.bed.batch(1)
+	c.fixture.batch(1)
 	if err := c.nonce.GetFrom(c.answer(stun.ClassErrorResponse)); err != nil {
-		c.bed.t.Fatal(err)
+		c.fixture.t.Fatal(err)
 	}
 	for _, request := range [][]byte{
 		c.request(stun.MethodAllocate, requestedUDP), c.request(stun.MethodChannelBind, bind(0x4000, peer)...),
 	} {
 		c.send(request)
-		c.bed.batch(1)
+		c.fixture.batch(1)
 		c.answer(stun.ClassSuccessResponse)
 	}
 }
@@ -200,7 +200,7 @@ func expectPayloads(t *testing.T, peer *net.UDPConn, want ...string) {
 // A batch contains datagrams of several clients in any order: the media of each is forwarded in its order, each request
 // is answered, and everything is counted once.
 func TestBatchOfSeveralClients(t *testing.T) {
-	b := newBatchBed(t)
+	b := newBatchFixture(t)
 	var clients []*batchedClient
 	var peers []*net.UDPConn
 	for range 3 {
@@ -248,7 +248,7 @@ func TestBatchOfSeveralClients(t *testing.T) {
 
 // Requests between the media of their client take effect in the order of the datagrams.
 func TestRequestsBetweenMediaTakeEffectInOrder(t *testing.T) {
-	b := newBatchBed(t)
+	b := newBatchFixture(t)
 	one, two, c := newPeer(t), newPeer(t), b.dial()
 	c.allocate(one)
 	c.data(0x4000, "before")
@@ -271,7 +271,7 @@ func TestRequestsBetweenMediaTakeEffectInOrder(t *testing.T) {
 // T-17: a panic in the middle of a batch ends the session of its client only. The other datagrams of the batch are
 // handled, once.
 func TestPanicInTheMiddleOfABatch(t *testing.T) {
-	b := newBatchBed(t)
+	b := newBatchFixture(t)
 	one, two := b.dial(), b.dial()
 	peer1, peer2 := newPeer(t), newPeer(t)
 	one.allocate(peer1)
@@ -322,7 +322,7 @@ func TestPanicInTheMiddleOfABatch(t *testing.T) {
 // The datagrams of a round for one client arrive in order, are counted once, and are sent from the address to which the
 // client has sent its request.
 func TestSendAllToAClient(t *testing.T) {
-	b := newBatchBed(t)
+	b := newBatchFixture(t)
 	c, peer := b.dial(), newPeer(t)
 	c.allocate(peer)
 	relayed := b.gate.Relay(c.addr())

@@ -10,14 +10,14 @@ import (
 )
 
 // client returns the session.Client of a client with an allocation.
-func (b *batchBed) client(c *batchedClient) *udpClient {
+func (b *batchFixture) client(c *batchedClient) *udpClient {
 	b.t.Helper()
 	return b.gate.Relay(c.addr()).Session().Client.(*udpClient)
 }
 
 // A client gets a socket for sending with the first data from a peer, and not with its allocation.
 func TestSocketOfAClientIsOpenedByData(t *testing.T) {
-	b := newBatchBed(t)
+	b := newBatchFixture(t)
 	peer, c := newPeer(t), b.dial()
 	c.allocate(peer)
 	client := b.client(c)
@@ -41,7 +41,7 @@ func TestSocketOfAClientIsOpenedByData(t *testing.T) {
 
 // A client that sends many requests does not use the common sockets for more than commonAnswers answers.
 func TestSocketOfAClientIsOpenedByManyAnswers(t *testing.T) {
-	b := newBatchBed(t)
+	b := newBatchFixture(t)
 	c := b.dial()
 	c.allocate(newPeer(t)) // two answers
 	client := b.client(c)
@@ -60,7 +60,7 @@ func TestSocketOfAClientIsOpenedByManyAnswers(t *testing.T) {
 
 // A client whose session has ended opens no socket, and neither does a client of a closed port.
 func TestNoSocketOfAClientIsOpenedAfterTheEnd(t *testing.T) {
-	b := newBatchBed(t)
+	b := newBatchFixture(t)
 	ended, live := b.dial(), b.dial()
 	for _, c := range []*batchedClient{ended, live} {
 		c.allocate(newPeer(t))

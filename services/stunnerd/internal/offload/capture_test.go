@@ -102,7 +102,7 @@ func (c *capture) read() {
 // take waits for n datagrams. It returns the counts since the last call, the last datagram, and an error for wrong
 // checksums.
 func (c *capture) take(n int) (full, partial int, last packet, err error) {
-	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for late := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		c.mu.Lock()
 		if c.full+c.partial >= n || time.Now().After(late) {
 			break

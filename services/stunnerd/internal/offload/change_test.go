@@ -59,7 +59,7 @@ func TestContinuousChanges(t *testing.T) {
 				if err != nil {
 					t.Fatalf("change %d: %v", n, err)
 				}
-				if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
+				if p.up([]byte("up"), timeout) == nil || p.down([]byte("down"), timeout) == nil {
 					t.Error("lost")
 				}
 			}

@@ -147,10 +147,10 @@ func TestContent(t *testing.T) {
 			for _, n := range all { // a packet that is longer than all earlier packets stays in user space
 				_, _ = random.Read(payload[:n])
 				payload[0] |= 0x80 // no STUN message
-				if got := p.up(payload[:n], patience); !bytes.Equal(got, payload[:n]) {
+				if got := p.up(payload[:n], timeout); !bytes.Equal(got, payload[:n]) {
 					t.Fatalf("%s: %d bytes up: got %d bytes", set.name, n, len(got))
 				}
-				if got := p.down(payload[:n], patience); !bytes.Equal(got, frame(p.Channel, payload[:n])) {
+				if got := p.down(payload[:n], timeout); !bytes.Equal(got, frame(p.Channel, payload[:n])) {
 					t.Fatalf("%s: %d bytes down: got %d bytes", set.name, n, len(got))
 				}
 			}

@@ -119,7 +119,7 @@ func TestMediaInOneDirectionIsOffloaded(t *testing.T) {
 			defer func() { _, _ = p.client.Close(), p.peer.Close() }()
 			p.Relay = at("10.77.2.1:30000")
 			for range 10 {
-				if c.up && p.up([]byte("up"), patience) == nil || c.down && p.down([]byte("down"), patience) == nil {
+				if c.up && p.up([]byte("up"), timeout) == nil || c.down && p.down([]byte("down"), timeout) == nil {
 					t.Fatal("lost")
 				}
 			}
@@ -149,7 +149,7 @@ func TestSourceAddress(t *testing.T) {
 	p.warm(t, r)
 	seen := w.peer.capture(t)
 	before := r.do(t, "state")
-	if p.up([]byte("from the new address"), patience) == nil {
+	if p.up([]byte("from the new address"), timeout) == nil {
 		t.Error("lost")
 	}
 	_, _, got, err := seen.take(1)
@@ -166,7 +166,7 @@ func TestInvalidate(t *testing.T) {
 		for range 5 {
 			before := r.do(t, "invalidate")
 			for range 10 {
-				if p.up([]byte("after a change of the routes"), patience) == nil {
+				if p.up([]byte("after a change of the routes"), timeout) == nil {
 					t.Fatal("lost")
 				}
 			}
@@ -222,8 +222,8 @@ func TestPermission(t *testing.T) {
 		send := func(d time.Duration, up bool) (n Counters, inUserSpace Counters) {
 			before := r.do(t, "state")
 			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-				if up && p.up([]byte("of the client"), patience) == nil ||
-					!up && p.down([]byte("of the peer"), patience) == nil {
+				if up && p.up([]byte("of the client"), timeout) == nil ||
+					!up && p.down([]byte("of the peer"), timeout) == nil {
 					t.Fatal("lost")
 				}
 			}
@@ -299,7 +299,7 @@ func TestKill(t *testing.T) {
 		}
 		held = again.do(t, "state").Objects
 		again.do(t, "close")
-		if p.up([]byte("after close"), patience) == nil {
+		if p.up([]byte("after close"), timeout) == nil {
 			t.Error("user space does not forward after Close")
 		}
 		left(t, held)
@@ -371,7 +371,7 @@ func TestWithoutCapabilities(t *testing.T) {
 			p := w.path(t, b)
 			defer func() { _, _ = p.client.Close(), p.peer.Close() }()
 			for range 5 {
-				if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
+				if p.up([]byte("up"), timeout) == nil || p.down([]byte("down"), timeout) == nil {
 					t.Error("a packet is lost")
 				}
 			}
@@ -398,8 +398,8 @@ func TestNetworkChanges(t *testing.T) {
 		p.warm(t, r)
 		before := r.do(t, "state")
 		for range 20 {
-			if p.up([]byte("by the other interface"), patience) == nil ||
-				p.down([]byte("by the other interface"), patience) == nil {
+			if p.up([]byte("by the other interface"), timeout) == nil ||
+				p.down([]byte("by the other interface"), timeout) == nil {
 				t.Fatal("lost")
 			}
 		}
@@ -424,9 +424,9 @@ func TestNetworkChanges(t *testing.T) {
 
 func within(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for late := time.Now().Add(patience); !done(); time.Sleep(5 * time.Millisecond) {
+	for late := time.Now().Add(timeout); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(late) {
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", timeout, what)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func TestExhaustedSlots(t *testing.T) {
 	p.warm(t, r)
 	before := r.do(t, "state")
 	for range 5 {
-		if q.up([]byte("up"), patience) == nil || q.down([]byte("down"), patience) == nil {
+		if q.up([]byte("up"), timeout) == nil || q.down([]byte("down"), timeout) == nil {
 			t.Error("a packet is lost")
 		}
 	}
@@ -28,7 +28,7 @@ func TestExhaustedSlots(t *testing.T) {
 	}
 	r.do(t, "end")
 	ended := time.Now()
-	if q.up([]byte("up"), patience) == nil {
+	if q.up([]byte("up"), timeout) == nil {
 		t.Error("a packet is lost")
 	}
 	if s := r.do(t, "state"); s.Status.Bindings != 0 {

@@ -41,7 +41,7 @@ func TestBridge(t *testing.T) {
 			p.warm(t, r)
 			before := r.do(t, "state")
 			for range 20 {
-				if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
+				if p.up([]byte("up"), timeout) == nil || p.down([]byte("down"), timeout) == nil {
 					t.Fatalf("%s IPv6=%t: lost: %+v", m, v6, r.do(t, "state"))
 				}
 			}
@@ -68,7 +68,7 @@ func TestNamedPort(t *testing.T) {
 	}
 	p := w.path(t, b)
 	for range 5 {
-		if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
+		if p.up([]byte("up"), timeout) == nil || p.down([]byte("down"), timeout) == nil {
 			t.Error("a packet is lost")
 		}
 	}
@@ -178,7 +178,7 @@ func TestStackedInterfaces(t *testing.T) {
 		p.warm(t, r)
 		before := r.do(t, "state")
 		for range 20 {
-			if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
+			if p.up([]byte("up"), timeout) == nil || p.down([]byte("down"), timeout) == nil {
 				t.Fatalf("lost: %+v", r.do(t, "state"))
 			}
 		}
@@ -203,7 +203,7 @@ func TestLostMark(t *testing.T) {
 			asm.StoreMem(asm.R1, tcIndex, asm.R2, asm.Word),
 		)
 		for range 10 {
-			if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
+			if p.up([]byte("up"), timeout) == nil || p.down([]byte("down"), timeout) == nil {
 				t.Fatalf("lost: %+v", r.do(t, "state"))
 			}
 		}

@@ -414,7 +414,7 @@ func receive(c *net.UDPConn, within time.Duration) []byte {
 	return append([]byte{}, b[:n]...) // not nil if it is empty
 }
 
-const patience = 2 * time.Second
+const timeout = 2 * time.Second
 
 // up sends a payload from the client and returns what the peer receives.
 func (p *path) up(payload []byte, within time.Duration) []byte {
@@ -442,7 +442,7 @@ func (p *path) warmUp(t testing.TB, r *relayProcess, size int) {
 	payload := media(size)
 	for range 10 {
 		before := r.do(t, "state")
-		if p.up(payload, patience) == nil || p.down(payload, patience) == nil {
+		if p.up(payload, timeout) == nil || p.down(payload, timeout) == nil {
 			t.Fatalf("packets are lost: %+v", r.do(t, "state"))
 		}
 		after := r.do(t, "state")

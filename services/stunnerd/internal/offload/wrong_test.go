@@ -291,7 +291,7 @@ func TestWrongPackets(t *testing.T) {
 				}
 				c.change(&d, name == "up")
 				from.inject(t, "eth0", d.frame())
-				within := patience
+				within := timeout
 				if place == nowhere {
 					within = 30 * time.Millisecond
 				}
@@ -359,7 +359,7 @@ func TestPacketsAtAnotherInterface(t *testing.T) {
 			before := r.do(t, "state")
 			c.d.ethernet = w.ethernet(t, c.from, c.at)
 			c.from.inject(t, "eth0", c.d.frame())
-			if got := receive(c.receiver, patience); !bytes.Equal(got, c.want) {
+			if got := receive(c.receiver, timeout); !bytes.Equal(got, c.want) {
 				t.Errorf("%s: got %d bytes, want %d", c.name, len(got), len(c.want))
 			}
 			after := r.do(t, "state")
@@ -384,10 +384,10 @@ func TestLargeBuffers(t *testing.T) {
 			ups = append(ups, frame(p.Channel, downs[i]))
 		}
 		before := r.do(t, "state")
-		if got := p.up(large, patience); !bytes.Equal(got, large) {
+		if got := p.up(large, timeout); !bytes.Equal(got, large) {
 			t.Errorf("fragments up: got %d bytes", len(got))
 		}
-		if got := p.down(large, patience); !bytes.Equal(got, frame(p.Channel, large)) {
+		if got := p.down(large, timeout); !bytes.Equal(got, frame(p.Channel, large)) {
 			t.Errorf("fragments down: got %d bytes", len(got))
 		}
 		send := func(c *net.UDPConn, to netip.AddrPort, datagrams [][]byte) {
@@ -403,13 +403,13 @@ func TestLargeBuffers(t *testing.T) {
 		}
 		send(p.client, p.Listener, ups)
 		for i := range segments {
-			if got := receive(p.peer, patience); !bytes.Equal(got, downs[i]) {
+			if got := receive(p.peer, timeout); !bytes.Equal(got, downs[i]) {
 				t.Errorf("segment %d up: got %d bytes", i, len(got))
 			}
 		}
 		send(p.peer, p.Relay, downs)
 		for i := range segments {
-			if got := receive(p.client, patience); !bytes.Equal(got, ups[i]) {
+			if got := receive(p.client, timeout); !bytes.Equal(got, ups[i]) {
 				t.Errorf("segment %d down: got %d bytes", i, len(got))
 			}
 		}
@@ -445,7 +445,7 @@ func TestSmallMTU(t *testing.T) {
 					data = p.down
 					payload = payload[:n-4]
 				}
-				got = len(data(payload, patience))
+				got = len(data(payload, timeout))
 				return got, r.do(t, "state").Kernel != before.Kernel
 			}
 			// await sends n bytes until the kernel forwards them, or stops forwarding them. After each change of the
@@ -454,7 +454,7 @@ func TestSmallMTU(t *testing.T) {
 			await := func(what string, n int, want bool) {
 				t.Helper()
 				got, inKernel := send(n)
-				for late := time.Now().Add(patience); got == n && inKernel != want && time.Now().Before(late); {
+				for late := time.Now().Add(timeout); got == n && inKernel != want && time.Now().Before(late); {
 					got, inKernel = send(n)
 				}
 				if got != n || inKernel != want {
@@ -563,7 +563,7 @@ func TestHeaderFields(t *testing.T) {
 				if err != nil || got.class != 0 || got.ttl != 43 {
 					t.Errorf("%s: class %#x: arrived with class %#x, TTL %d, %v", name, class, got.class, got.ttl, err)
 				}
-				receive(c.to, patience)
+				receive(c.to, timeout)
 				if after := r.do(t, "state"); after.Kernel == before.Kernel {
 					t.Errorf("%s: not forwarded in the kernel: %s", name, fmt.Sprint(after))
 				}

@@ -61,7 +61,7 @@ func TestXDPForwards(t *testing.T) {
 					before, begun := r.do(t, "state"), time.Now()
 					const packets = 300
 					for n := range packets {
-						if p.up(media(n+1), patience) == nil || p.down(media(n+1), patience) == nil {
+						if p.up(media(n+1), timeout) == nil || p.down(media(n+1), timeout) == nil {
 							t.Fatal("lost")
 						}
 					}
@@ -91,7 +91,7 @@ func TestXDPBetweenInterfaces(t *testing.T) {
 		const packets = 50
 		before := r.do(t, "state")
 		for range packets {
-			if p.up(media(160), patience) == nil || p.down(media(160), patience) == nil {
+			if p.up(media(160), timeout) == nil || p.down(media(160), timeout) == nil {
 				t.Fatal("lost")
 			}
 		}
@@ -140,7 +140,7 @@ func TestXDPFollowsTheNeighbours(t *testing.T) {
 				})
 				before := r.do(t, "state")
 				for range 100 {
-					if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
+					if p.up([]byte("up"), timeout) == nil || p.down([]byte("down"), timeout) == nil {
 						t.Fatal("lost")
 					}
 				}

@@ -71,7 +71,7 @@ func TestNominationsAreCharged(t *testing.T) {
 			t.Errorf("one check is charged %d", memory())
 		}
 	}
-	before := session.PriceOfChecks(known) // the last fifth of the memory is for others
+	before := session.PriceOfChecks(known) // one session may use four fifths of the memory
 	if known < 2 || known > fit || memory() != before {
 		t.Errorf("%d checks are known, want at most %d; charged %d", known, fit, memory())
 	}
@@ -92,7 +92,7 @@ func TestNominationsAreCharged(t *testing.T) {
 // A reader of the listener may keep a closed relay. The closed relay holds neither channels nor counters of peers, and
 // reports how many channels it had.
 func TestClosedRelayHoldsNoChannels(t *testing.T) {
-	b := newBed(t, &sink{})
+	b := newFixture(t, &sink{})
 	for i := range MaxChannels {
 		peer := netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", 2000+i))
 		b.Bind(uint16(0x4000+i), peer)()

@@ -53,8 +53,8 @@ func (p *peerCount) lastActive() int64 { return max(p.lastSent.Load(), p.lastRec
 // included in that of a session, and the memory of the counters of channels in that of a channel.
 const maxUnbound = 8
 
-// unboundInterval is the minimum time between two replacements of the counters of peers without a channel. A client
-// that always sends to new peers then causes no work for each packet.
+// unboundInterval is the minimum time between two replacements of the counters of peers without a channel. So a client
+// that sends each packet to a new peer does not cause a replacement for each packet.
 const unboundInterval = time.Second
 
 // unbound are the counters of peers without a channel.

@@ -19,8 +19,8 @@ func trafficOf(r *Relay) map[netip.AddrPort]session.PeerTraffic {
 	return all
 }
 
-// The packets of each peer are counted in both directions, with the times of the last ones. A packet that could not be
-// sent to the peer does not count. A packet of the peer counts even if the client does not get it.
+// The packets of each peer are counted in both directions, and the time of the last packet is recorded. A packet that
+// could not be sent to the peer does not count. A packet of the peer counts even if the client does not get it.
 func TestPacketsOfEachPeer(t *testing.T) {
 	var routes Routes
 	routes.Store(allow("127.0.0.1"))
@@ -116,7 +116,7 @@ func TestCountedPeersAreBounded(t *testing.T) {
 	if got := trafficOf(r); len(got) > maxUnbound+1 || got[peer1].Peer != peer1 {
 		t.Errorf("%d peers, want %d with the one of the channel", len(got), maxUnbound+1)
 	}
-	// Counters are replaced once in unboundInterval: those of the peer with the longest inactivity.
+	// Counters are replaced once in unboundInterval: the counters of the peer with the longest inactivity.
 	now := r.now() + unboundInterval
 	first := r.unbound.find(peer(0))
 	first.addSent(1, now)
@@ -140,7 +140,7 @@ func TestICMPErrorsAreCounted(t *testing.T) {
 
 func countsICMPErrors(t *testing.T, indicate bool) {
 	t.Helper()
-	b := newBedOf(t, &sink{}, indicate)
+	b := newFixtureOf(t, &sink{}, indicate)
 	closed, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
 	if err != nil {
 		t.Fatal(err)

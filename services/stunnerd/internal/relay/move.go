@@ -18,20 +18,21 @@ import (
 )
 
 const (
-	// checkTimes is how often a check is sent again from the new address, and checkInterval is the time between.
+	// checkTimes is how often a check is sent again from the new address, and checkInterval is the time between two
+	// attempts.
 	checkTimes    = 3
 	checkInterval = 50 * time.Millisecond
-	// probeInterval is the time between two datagrams that are sent from both addresses, and probeDelay is the time after
-	// which the second one follows the first.
+	// probeInterval is the time between two datagrams that are sent from both addresses, and probeDelay is the delay of
+	// the second copy of the datagram.
 	probeInterval = 500 * time.Millisecond
 	probeDelay    = 2 * time.Millisecond
-	// staysAfter is the number of datagrams to the former address that show that a peer goes on to use it: the first ones
-	// may have left before the peer selected the new address.
+	// staysAfter is the number of datagrams to the former address after which the peer counts as still using that
+	// address. The first datagrams may have left before the peer selected the new address.
 	staysAfter = 3
 	// lostInterval is the time between two later checks if the former address is lost.
 	lostInterval = 500 * time.Millisecond
-	// takePatience is how long peers may need to accept the new address. After that, the move counts as failed.
-	takePatience = 10 * time.Second
+	// takeTimeout is how long peers may need to accept the new address. After that, the move counts as failed.
+	takeTimeout = 10 * time.Second
 	// formerLinger is how long the former socket stays open after the last peer has accepted the new address.
 	formerLinger = 2 * time.Second
 	// peerIdle is the time after which a silent peer with ICE has lost its consent (RFC 7675 §5.1). After this time,
@@ -40,7 +41,7 @@ const (
 	// setupTime is the time after the start of a session in which its call is set up. During this time, a peer that has
 	// not answered may still answer.
 	setupTime = 15 * time.Second
-	// recheckMove is the interval at which the peers that have not accepted the new address within takePatience are
+	// recheckMove is the interval at which the peers that have not accepted the new address within takeTimeout are
 	// counted again.
 	recheckMove = 5 * time.Second
 	// maxQuestions is the maximum number of remembered checks of a peer. The answer to a remembered check is sent from
@@ -73,7 +74,8 @@ type move struct {
 	// former is nil if it is lost.
 	former Socket
 	begin  sync.Once
-	// probeUntil is when the last datagram is sent from both addresses, as a time.Duration since the start of the session.
+	// probeUntil is when the last datagram is sent from both addresses, as a time.Duration since the start of the
+	// session.
 	probeUntil atomic.Int64
 	// changed gets a value when a peer has accepted the new address, and when the relay is closed.
 	changed chan struct{}
@@ -91,19 +93,22 @@ type movingPeer struct {
 	check []byte
 	// taken is set when the peer uses the new address.
 	taken atomic.Bool
-	// heard is the arrival time of the latest datagram of the peer, as a time.Duration since the start of the session.
-	heard atomic.Int64
-	// answered is set when the peer has answered one of the asked transactions. A forged answer requires that its sender
-	// can read the checks.
+	// received is the arrival time of the latest datagram of the peer, as a time.Duration since the start of the
+	// session.
+	received atomic.Int64
+	// answered is set when the peer has answered one of the asked transactions. A forged answer requires that its
+	// sender can read the checks.
 	answered atomic.Bool
-	// stayed is how many datagrams of data the peer has sent to the former address after its answer to a check from the new
-	// one.
+	// stayed is how many datagrams of data the peer has sent to the former address after its answer to a check from the
+	// new one.
 	stayed atomic.Int32
-	// probe is when the next datagram may be sent from both addresses, as a time.Duration since the start of the session.
+	// probe is when the next datagram may be sent from both addresses, as a time.Duration since the start of the
+	// session.
 	probe atomic.Int64
 
 	mu sync.Mutex
-	// asked are the transaction IDs of check and of the latest check of the client that was sent from the new socket.
+	// asked are the transaction IDs of two checks that were sent from the new socket: check, and the latest check of
+	// the client.
 	asked [2]transaction
 	// questions are the latest checks of the peer that have arrived at the new socket.
 	questions [maxQuestions]transaction
@@ -113,8 +118,8 @@ type movingPeer struct {
 }
 
 // From makes the peers of checks use the former socket of the session until Move. It must be called before Start. The
-// relay closes the former socket when no peer needs it any more. If former is nil, the socket is lost, and Reached takes the
-// place of Move.
+// relay closes the former socket when no peer needs it any more. If former is nil, the socket is lost, and Reached
+// takes the place of Move.
 func (r *Relay) From(former Socket, checks []session.Check) {
 	m := &move{relay: r, former: former, changed: make(chan struct{}, 1), memory: r.session.Claim(session.Memory)}
 	m.memory.Force(int64(len(checks)+maxUnbound) * priceMovingPeer)
@@ -122,7 +127,7 @@ func (r *Relay) From(former Socket, checks []session.Check) {
 	for _, c := range checks {
 		p := &movingPeer{addr: c.Peer, check: c.Message}
 		p.asked[0], _ = bindingTransaction(c.Message, stun.ClassRequest)
-		p.heard.Store(int64(r.now()))
+		p.received.Store(int64(r.now()))
 		peers = append(peers, p)
 	}
 	m.peers.Store(&peers)
@@ -160,7 +165,7 @@ func (r *Relay) ReceiveFormer(batch []Datagram, now time.Time) {
 	}
 	for i := range batch {
 		if p := m.find(batch[i].peer); p != nil {
-			p.heard.Store(int64(r.since(now)))
+			p.received.Store(int64(r.since(now)))
 			isData := batch[i].icmp == (ICMP{}) && !isMessage(batch[i].Payload())
 			if isData && p.answered.Load() && p.probe.Load() <= int64(r.since(now)) {
 				p.stayed.Add(1)
@@ -177,14 +182,14 @@ func (m *move) run() {
 	for _, p := range *m.peers.Load() { // until then, a peer may select the new address because of a check
 		p.probe.Store(int64(r.now() + checkTimes*checkInterval))
 	}
-	m.probeUntil.Store(int64(r.now() + takePatience))
+	m.probeUntil.Store(int64(r.now() + takeTimeout))
 	for range checkTimes {
 		m.sendChecks()
 		if !m.wait(checkInterval) {
 			return
 		}
 	}
-	for until := time.Now().Add(takePatience); m.waiting() > 0 && time.Now().Before(until); {
+	for until := time.Now().Add(takeTimeout); m.waiting() > 0 && time.Now().Before(until); {
 		interval := time.Until(until)
 		if m.former == nil { // otherwise the peer gets no data
 			interval = min(interval, lostInterval)
@@ -244,7 +249,7 @@ func (m *move) close() {
 func (m *move) waiting() (n int) {
 	now := m.relay.now()
 	for _, p := range *m.peers.Load() {
-		if p.check != nil && !p.taken.Load() && now-time.Duration(p.heard.Load()) < peerIdle {
+		if p.check != nil && !p.taken.Load() && now-time.Duration(p.received.Load()) < peerIdle {
 			n++
 		}
 	}
@@ -376,8 +381,9 @@ func (m *move) probes(p *movingPeer) bool {
 	return next <= now && now < m.probeUntil.Load() && p.probe.CompareAndSwap(next, now+int64(probeInterval))
 }
 
-// repeat sends a datagram of the client again from the new address. Some peers select the address of the latest check or
-// data. Without the repetition, such a peer would stay at the former address if the same datagram arrives there later.
+// repeat sends a datagram of the client again from the new address. Some peers select the address of the latest check
+// or data. Without the repetition, such a peer would stay at the former address if the same datagram arrives there
+// later.
 func (m *move) repeat(p *movingPeer, payload []byte) {
 	if r := m.relay; !p.taken.Load() && !r.Closed() {
 		r.socket.Send([]datagram.Packet{{Payload: payload, To: p.addr}})
@@ -385,21 +391,21 @@ func (m *move) repeat(p *movingPeer, payload []byte) {
 	}
 }
 
-// arrived handles the datagrams of peers that arrive at the new socket.
-func (m *move) arrived(batch []Datagram, now time.Time) {
+// receivedBatch handles the datagrams of peers that arrive at the new socket.
+func (m *move) receivedBatch(batch []Datagram, now time.Time) {
 	for i := range batch {
 		if p := m.find(batch[i].peer); p != nil && batch[i].icmp == (ICMP{}) {
-			p.heard.Store(int64(m.relay.since(now)))
-			if p.arrived(batch[i].Payload()) {
+			p.received.Store(int64(m.relay.since(now)))
+			if p.receivedData(batch[i].Payload()) {
 				m.signal()
 			}
 		}
 	}
 }
 
-// arrived handles a datagram at the new socket. It reports whether the datagram shows that the peer has accepted the
-// new address.
-func (p *movingPeer) arrived(payload []byte) (taken bool) {
+// receivedData handles a datagram at the new socket. It reports whether the datagram shows that the peer has accepted
+// the new address.
+func (p *movingPeer) receivedData(payload []byte) (taken bool) {
 	question, isQuestion := bindingTransaction(payload, stun.ClassRequest)
 	answer, isAnswer := bindingTransaction(payload, stun.ClassSuccessResponse)
 	if p.taken.Load() && !isQuestion {

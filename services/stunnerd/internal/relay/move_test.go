@@ -74,7 +74,7 @@ func answer(t *testing.T, check string) string {
 	return string(m.Raw)
 }
 
-// formerly is what a relay replaces.
+// formerly is the kind of former socket that a relay replaces.
 type formerly int
 
 const (
@@ -158,7 +158,8 @@ func (b *moving) own() netip.AddrPort { return b.Session().Relay }
 const media = "\x80media"
 
 // when a peer that has accepted the check sends data to the new address, data is sent to it from the new address.
-// Until then, data is sent from the former socket, requests from both, and answers from the socket of their question.
+// Until then, data is sent from the former socket, and requests are sent from both sockets. The answer to a check is
+// sent from the socket at which the check has arrived.
 func TestPeerTakesTheNewAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := check(t, "a:b", useCandidate)
@@ -262,9 +263,9 @@ func TestPeerThatStaysLosesNothing(t *testing.T) {
 	})
 }
 
-// a peer that has answered a check, but still sends to the former address and prefers that of the latest data, as a
-// controlled agent of libwebrtc does, takes the new address. A datagram is sent there at most twice a second, until the
-// attempt counts as failed, and none to a peer that sends nothing.
+// a peer has answered a check, but still sends to the former address, and prefers the address of the latest data,
+// as a controlled agent of libwebrtc does. Such a peer changes to the new address. At most two datagrams a second are
+// sent from the new address, until the attempt counts as failed. A peer that sends nothing gets none.
 func TestPeerThatPrefersTheLatestData(t *testing.T) {
 	for name, peer := range map[string]struct{ sends, takes bool }{
 		"takes": {true, true}, "stays": {true, false}, "is silent": {false, false},
@@ -466,7 +467,7 @@ func TestSessionStaysDuringAMove(t *testing.T) {
 	}
 }
 
-// takesLong is longer than takePatience, and shorter than the time after which a silent peer does not count.
+// takesLong is longer than takeTimeout, and shorter than the time after which a silent peer does not count.
 const takesLong = 15 * time.Second
 
 // when a client that does not nominate sends a check with a new USERNAME, other pods get a copy of the session,

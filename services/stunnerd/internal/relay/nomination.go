@@ -92,7 +92,8 @@ func (r *Relay) observe(message []byte, peer netip.AddrPort) {
 	}
 }
 
-// reportFresh reports within nominationInterval that there is a new check that does not nominate. The caller holds n.mu.
+// reportFresh reports within nominationInterval that there is a new check that does not nominate. The caller holds
+// n.mu.
 func (r *Relay) reportFresh(n *nominations) {
 	report := r.routes.fresh.Load()
 	if n.fresh || report == nil {
@@ -199,9 +200,9 @@ func (n *nominations) copies() (list []session.Check) {
 	return list
 }
 
-// Checks returns for each peer the connectivity check that a move sends again, the newest peer last: the latest check
-// that nominates. If the client does not nominate, because its peers are controlling, it is the latest check: a peer
-// may still accept the address from which it arrives.
+// Checks returns, for each peer, the connectivity check that a move sends again, the newest peer last. For a client
+// that nominates, it is the latest check that nominates. For other clients, whose peers are controlling, it is the
+// latest check, because a peer may still accept the address from which that check arrives.
 func (r *Relay) Checks() []session.Check { return r.nominations.Load().copies() }
 
 // close ends the charge when the session has ended.

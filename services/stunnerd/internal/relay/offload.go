@@ -42,8 +42,8 @@ func (r *Routes) OnNomination(f func(*Relay, session.Check)) { r.nominated.Store
 func (r *Routes) OnFreshCheck(f func(*Relay)) { r.fresh.Store(&f) }
 
 // generation returns the generation in which a channel may be armed. It must be read before the routes. It is zero if
-// packets are not forwarded in the kernel: because there is no group, because of a limit of bytes, which only user space
-// enforces, or because of a move, during which the kernel would use one of two sockets.
+// the kernel must not forward packets of the relay: without a group, with a limit of bytes, which only user space
+// enforces, and during a move, because the kernel would use only one of the two sockets.
 func (r *Relay) generation() offload.Generation {
 	g := r.routes.group.Load().Generation()
 	if g.IsZero() || r.session.BytesLimited() || r.departing.Load() || r.moving.Load() != nil {
@@ -56,7 +56,7 @@ func (r *Relay) generation() offload.Generation {
 const armRetry = 10 * time.Second
 
 // arm makes the kernel forward the next packets of a channel. It is called after a packet of the channel was forwarded
-// and its permission checked. generation was read before the routes were.
+// and its permission checked. The caller has read generation before the routes.
 func (r *Relay) arm(c *channel, generation offload.Generation, now time.Time) {
 	if generation.IsZero() || !c.isAnswered() || c.binding.Live(generation) || int64(r.since(now)) < c.armAfter.Load() {
 		return

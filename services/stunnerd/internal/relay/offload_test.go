@@ -31,7 +31,7 @@ func openOffload(t *testing.T) *offload.Offload {
 // in-kernel path, whose generations have the same numbers.
 func TestReplacedOffload(t *testing.T) {
 	client := &datagramClient{}
-	b := newBed(t, &client.sink)
+	b := newFixture(t, &client.sink)
 	b.session.Client = client
 	before, after := openOffload(t), openOffload(t)
 	b.routes.Offload(before)

@@ -76,8 +76,8 @@ type poller struct {
 	// running reports whether the goroutine was started. It is started with the first socket, so that tests in virtual
 	// time can use a server: a goroutine that waits for sockets stops the clock of testing/synctest.
 	running bool
-	// slots contain the sockets of the epoll instance. The events contain the index and the use of a slot, because the
-	// number of a descriptor may belong to another socket when an event is handled.
+	// slots contain the sockets of the epoll instance. An event contains the index and the use of a slot. It does not
+	// contain the number of a descriptor, which may belong to another socket when the event is handled.
 	slots []slot
 	free  []int32
 }
@@ -145,7 +145,7 @@ func (p *poller) occupy(s *kernelSocket) unix.EpollEvent {
 	return unix.EpollEvent{Events: unix.EPOLLIN, Fd: at, Pad: p.slots[at].use}
 }
 
-// remove ends add. The kernel removes a closed socket from the epoll instance.
+// remove reverts add. The kernel removes a closed socket from the epoll instance.
 func (p *poller) remove(s *kernelSocket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,8 +170,8 @@ func (p *poller) run() {
 }
 
 // poll gets events without waiting, and handles them. If it returns false, the runtime calls it again when a datagram
-// has arrived, even if that was before the return. After a single datagram it returns false, because another attempt
-// would usually find nothing. After an error, the error queue of the socket may contain more errors.
+// has arrived, also if the datagram has arrived before poll returned. After a single datagram it returns false, because
+// another attempt would usually find nothing. After an error, the error queue of the socket may contain more errors.
 func (p *poller) poll(fd uintptr) bool {
 	// RawSyscall does not notify the Go scheduler, which is not needed because the call does not block.
 	ready, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&p.events)),
@@ -221,8 +221,8 @@ func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) int {
 	return len(p.batch)
 }
 
-// appendICMP appends the ICMP messages of the error queue of a socket that are for clients, or only counts them. It reads
-// at most maxErrors messages, because a peer may cause them faster than they are read.
+// appendICMP appends the ICMP messages of the error queue of a socket that are for clients, or only counts them. It
+// reads at most maxErrors messages, because a peer may cause them faster than they are read.
 func (s *kernelSocket) appendICMP(batch []Datagram, fd int) []Datagram {
 	more := true
 	for n := 0; more && n < maxErrors; n++ {

@@ -65,7 +65,7 @@ func TestPortsOfARangeAreGivenOutOnce(t *testing.T) {
 	}
 }
 
-// a port is free again one second after its socket was closed. A socket that is closed twice returns it once.
+// a port is free again one second after its socket was closed. Closing a socket twice frees its port once.
 func TestPortsAreReusedAfterADelay(t *testing.T) {
 	network := Kernel{Ports: NewPorts(freeRange(t, 2))}
 	a, errA := network.Open(loopback, 0)

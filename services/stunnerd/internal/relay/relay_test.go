@@ -58,24 +58,24 @@ func (s *sink) Connected() bool       { return s.connected }
 func (s *sink) Local() netip.AddrPort { return netip.AddrPort{} }
 func (s *sink) Released()             {}
 
-type bed struct {
+type fixture struct {
 	*Relay
 	client *sink
 	peer   *net.UDPConn
 	routes Routes
 	meter  *meter.Meter
-	// verdicts are the answers to whether a peer has a permission, in place of an allocation engine.
+	// verdicts replaces the allocation engine: each value is whether a peer has a permission.
 	verdicts chan bool
 	// ended is closed when the relay has been closed.
 	ended chan struct{}
 }
 
-func newBed(t testing.TB, client *sink) *bed { return newBedOf(t, client, true) }
+func newFixture(t testing.TB, client *sink) *fixture { return newFixtureOf(t, client, true) }
 
-// newBedOf returns a bed whose relay passes ICMP messages on to the client, or only counts them.
-func newBedOf(t testing.TB, client *sink, indicate bool) *bed {
+// newFixtureOf returns a fixture whose relay passes ICMP messages on to the client, or only counts them.
+func newFixtureOf(t testing.TB, client *sink, indicate bool) *fixture {
 	t.Helper()
-	b := &bed{client: client, meter: meter.New(), verdicts: make(chan bool), ended: make(chan struct{})}
+	b := &fixture{client: client, meter: meter.New(), verdicts: make(chan bool), ended: make(chan struct{})}
 	peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
 	if err != nil {
 		t.Fatal(err)
@@ -107,10 +107,10 @@ func allow(endpoint string) *cluster.View {
 	)
 }
 
-func (b *bed) peerAddr() netip.AddrPort { return b.peer.LocalAddr().(*net.UDPAddr).AddrPort() }
+func (b *fixture) peerAddr() netip.AddrPort { return b.peer.LocalAddr().(*net.UDPAddr).AddrPort() }
 
 // answer makes the peer send a payload to the relay.
-func (b *bed) answer(t testing.TB, payload []byte) {
+func (b *fixture) answer(t testing.TB, payload []byte) {
 	t.Helper()
 	if _, err := b.peer.WriteToUDPAddrPort(payload, b.session.Relay); err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func frame(number uint16, payload []byte) []byte {
 // C-06: no payload is truncated, from an empty one to the longest datagram of UDP over IPv4, in both directions.
 func TestNoPayloadIsCut(t *testing.T) {
 	for _, connected := range []bool{false, true} {
-		b := newBed(t, &sink{connected: connected, frames: make(chan []byte, 1)})
+		b := newFixture(t, &sink{connected: connected, frames: make(chan []byte, 1)})
 		b.Bind(0x4000, b.peerAddr())()
 		buf := make([]byte, 70_000)
 		for _, size := range []int{0, 1, 2, 3, 4, 5, 1599, 1600, 1601, 9000, 65_507} {
@@ -154,7 +154,7 @@ func TestNoPayloadIsCut(t *testing.T) {
 // P-08, C-06: a datagram of a peer without a channel becomes a Data indication with the whole payload if the peer has a
 // permission. Otherwise it is dropped and counted.
 func TestWithoutChannelTheEngineDecides(t *testing.T) {
-	b := newBed(t, &sink{frames: make(chan []byte, 1)})
+	b := newFixture(t, &sink{frames: make(chan []byte, 1)})
 	for _, size := range []int{0, 1, 100, 1600, 1601, 9000, 60_000} {
 		payload := bytes.Repeat([]byte{7}, size)
 		b.answer(t, payload)
@@ -192,7 +192,7 @@ func waiting(u *undecided) int {
 
 // Waiting datagrams of one peer need only one answer of the allocation engine.
 func TestFloodWithoutPermissionCostsFewQuestions(t *testing.T) {
-	b := newBed(t, &sink{})
+	b := newFixture(t, &sink{})
 	const flood = 100
 	batch := make([]Datagram, flood)
 	for i := range batch {
@@ -216,7 +216,7 @@ func TestFloodWithoutPermissionCostsFewQuestions(t *testing.T) {
 
 // C-10: a client gets ICMP messages about its peers. They cause no loss of datagrams of other peers.
 func TestClientReceivesICMPMessages(t *testing.T) {
-	b := newBed(t, &sink{frames: make(chan []byte, 1000)})
+	b := newFixture(t, &sink{frames: make(chan []byte, 1000)})
 	gone, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func TestClientReceivesICMPMessages(t *testing.T) {
 
 // T-04: the routes apply to every datagram in both directions, even after the channel was bound.
 func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
-	b := newBed(t, &sink{frames: make(chan []byte, 8)})
+	b := newFixture(t, &sink{frames: make(chan []byte, 8)})
 	b.Bind(0x4000, b.peerAddr())()
 	b.answer(t, []byte("in"))
 	<-b.client.frames
@@ -287,7 +287,7 @@ func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 
 // C-05: ChannelData of an unbound channel, or with a length that exceeds the frame, is dropped and counted.
 func TestInvalidChannelDataIsDropped(t *testing.T) {
-	b := newBed(t, &sink{})
+	b := newFixture(t, &sink{})
 	b.Bind(0x4000, b.peerAddr())()
 	for _, f := range [][]byte{nil, {0x40}, frame(0x4001, []byte("unbound")), frame(0x4000, []byte("short"))[:6]} {
 		b.FromClient(f)
@@ -299,7 +299,7 @@ func TestInvalidChannelDataIsDropped(t *testing.T) {
 
 // G-11: a relayed packet does not allocate, in either direction.
 func TestMediaAllocatesNothing(t *testing.T) {
-	b := newBed(t, &sink{})
+	b := newFixture(t, &sink{})
 	b.Bind(0x4000, b.peerAddr())()
 	f := frame(0x4000, make([]byte, 160))
 	if n := testing.AllocsPerRun(1000, func() { b.FromClient(f) }); n != 0 {
@@ -313,10 +313,10 @@ func TestMediaAllocatesNothing(t *testing.T) {
 
 // G-11: a dropped packet does not allocate.
 func TestDropsAllocateNothing(t *testing.T) {
-	b := newBed(t, &sink{})
+	b := newFixture(t, &sink{})
 	b.Bind(0x4000, b.peerAddr())()
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
-	// An open relay would sometimes take a buffer for its poller.
+	// The relay is closed, because an open relay sometimes takes a buffer for its poller.
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func TestDropsAllocateNothing(t *testing.T) {
 
 // G-11: the goroutine that receives does not allocate for a datagram of a bound peer.
 func TestReceivingAllocatesNothing(t *testing.T) {
-	b := newBed(t, &sink{arrived: make(chan struct{})})
+	b := newFixture(t, &sink{arrived: make(chan struct{})})
 	b.Bind(0x4000, b.peerAddr())()
 	payload := make([]byte, 160)
 	n := testing.AllocsPerRun(1000, func() {
@@ -392,12 +392,12 @@ func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
 }
 
 func BenchmarkFromClient(b *testing.B) {
-	bed := newBed(b, &sink{})
-	bed.Bind(0x4000, bed.peerAddr())()
+	fixture := newFixture(b, &sink{})
+	fixture.Bind(0x4000, fixture.peerAddr())()
 	f := frame(0x4000, make([]byte, 160))
 	b.ReportAllocs()
 	for b.Loop() {
-		bed.FromClient(f)
+		fixture.FromClient(f)
 	}
 }
 
@@ -407,7 +407,7 @@ func BenchmarkFromClient(b *testing.B) {
 func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::1]:1")
 	for size, passes := range map[int]bool{65_504: true, 65_505: false, 65_527: false} {
-		b := newBed(t, &sink{connected: true, frames: make(chan []byte, 1)})
+		b := newFixture(t, &sink{connected: true, frames: make(chan []byte, 1)})
 		b.routes.Store(allow("2001:db8::1"))
 		d := NewDatagram(bytes.Repeat([]byte{1}, size), peer)
 		r := relayOf(b.meter, &b.routes, b.client, &fakeSocket{})
@@ -427,7 +427,7 @@ func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 
 // T-17: a panic while a datagram is forwarded ends the session, and not the process.
 func TestPanicEndsTheSession(t *testing.T) {
-	b := newBed(t, &sink{faulty: true})
+	b := newFixture(t, &sink{faulty: true})
 	b.Bind(0x4000, b.peer.LocalAddr().(*net.UDPAddr).AddrPort())()
 	if _, err := b.peer.WriteTo([]byte("hello"), net.UDPAddrFromAddrPort(b.session.Relay)); err != nil {
 		t.Fatal(err)

@@ -8,8 +8,9 @@ import (
 )
 
 // restoredPermission is the shortest time for which the peer of a restored channel may send data in the channel. The
-// journal does not contain how far ChannelData of the client has extended that permission (see channel.permitted). An
-// ICE agent in a call sends a check at least this often (RFC 7675 §5.1), and each check extends the permission again.
+// journal does not contain the end of that permission, which ChannelData of the client extends (see channel.permitted).
+// An ICE agent in a call sends a check at least this often (RFC 7675 §5.1), and each check extends the permission
+// again.
 const restoredPermission = 30 * time.Second
 
 // longAnswered is the field answered of restored channels, whose ChannelBind was answered long ago.
@@ -17,8 +18,8 @@ var longAnswered = make(chan struct{})
 
 func init() { close(longAnswered) }
 
-// Restore binds the channels of a session that a previous process has created. The channels keep the times at which they
-// expire. It must be called before Start. permissions are the permissions of the session that CreatePermission has
+// Restore binds the channels of a session that a previous process has created. The channels keep the times at which
+// they expire. It must be called before Start. permissions are the permissions of the session that CreatePermission has
 // installed.
 func (r *Relay) Restore(channels []session.ChannelRecord, permissions []session.Permission) {
 	wall, now := time.Now(), r.now()

@@ -22,10 +22,10 @@ func TestOneUserDoesNotTakeAllSlots(t *testing.T) {
 	number := uint16(0x4000)
 	// arm sends one packet in each of a number of new channels of a new session. It returns how many of them the kernel
 	// forwards.
-	var all []*bed
+	var all []*fixture
 	arm := func(user, source string, channels int) int {
 		client := &datagramClient{}
-		b := newBed(t, &client.sink)
+		b := newFixture(t, &client.sink)
 		all = append(all, b)
 		s := b.session
 		s.Client, s.UserID, s.Source = client, user, session.Source(netip.MustParseAddr(source))

@@ -25,7 +25,7 @@ func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
 		return
 	}
 	if m := r.moving.Load(); m != nil {
-		m.arrived(batch, now)
+		m.receivedBatch(batch, now)
 	}
 	r.receive(batch, now)
 }
@@ -187,8 +187,8 @@ func (r *Relay) deliver(d Datagram) {
 	}
 }
 
-// undecided is a queue of datagrams of peers without a channel, for Relay.decide. A relay has no memory for it while it
-// is empty.
+// undecided is a queue of datagrams of peers without a channel, for Relay.decide. An empty queue has no memory for
+// datagrams.
 type undecided struct {
 	mu    sync.Mutex
 	queue []Datagram
@@ -203,8 +203,8 @@ type undecided struct {
 	unfinished atomic.Int32
 }
 
-// The maximum size of the queue, which is that of the receive buffer of a socket. It is enough for what peers send
-// until the client has bound a channel.
+// The maximum size of the queue, which is that of the receive buffer of a socket. It is enough for the datagrams that
+// peers send until the client has bound a channel.
 const (
 	maxUndecided      = 256
 	maxUndecidedBytes = 256 << 10
@@ -218,7 +218,7 @@ const (
 )
 
 // add adds a copy of a datagram. ok is false if the queue is full, or if there is no memory for it: a peer with a route
-// can fill the queue of each session whose relayed address it has. If first is true, the caller starts Relay.decide.
+// can fill the queue of each session whose relayed address it knows. If first is true, the caller starts Relay.decide.
 // After close, add discards the datagram.
 func (u *undecided) add(d *Datagram) (ok, first bool) {
 	u.mu.Lock()

@@ -270,7 +270,7 @@ func present(drops map[string]uint64) map[string]uint64 {
 func TestBindInProgressKeepsTheOrder(t *testing.T) {
 	const before, during, behind = 20, 20, 20
 	for range 50 {
-		b := newBed(t, &sink{frames: make(chan []byte, before+during+behind+1)})
+		b := newFixture(t, &sink{frames: make(chan []byte, before+during+behind+1)})
 		peer := b.peerAddr()
 		next := byte(0)
 		batch := func(n int) (d []Datagram) {
@@ -325,7 +325,7 @@ func TestDecisionOfTheEngineKeepsTheOrder(t *testing.T) {
 
 // T-04: changed routes apply also to queued datagrams.
 func TestRoutesHoldForQueuedDatagrams(t *testing.T) {
-	b := newBed(t, &sink{frames: make(chan []byte, 3)}) // room for all, so that a datagram that passes does not block
+	b := newFixture(t, &sink{frames: make(chan []byte, 3)}) // room for all, so that a datagram that passes does not block
 	b.ReceiveBatch([]Datagram{NewDatagram([]byte("x"), b.peerAddr())}, time.Now())
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
 	b.verdicts <- true

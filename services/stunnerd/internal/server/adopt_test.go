@@ -8,7 +8,7 @@ import (
 
 // adopters returns two pods that see the addresses of clients. The datagrams of clients arrive at the UDP listener of
 // the second one.
-func adopters(t *testing.T) [2]*bed {
+func adopters(t *testing.T) [2]*fixture {
 	t.Helper()
 	both := pods(t)
 	for _, b := range both {
@@ -20,7 +20,7 @@ func adopters(t *testing.T) [2]*bed {
 }
 
 // arriveAt makes the pods use the port of the pod at which clients arrive as the listener port in frames.
-func arriveAt(at *bed, both [2]*bed) {
+func arriveAt(at *fixture, both [2]*fixture) {
 	for _, b := range both {
 		for _, listener := range *b.forwardPorts.Load() {
 			b.forwardPorts.Store(&forwardPorts{uint16(at.port("udp")): listener})
@@ -29,7 +29,7 @@ func arriveAt(at *bed, both [2]*bed) {
 }
 
 // arrive makes the datagrams of a client arrive at another pod, and confirms the path by an authentic request.
-func (c *mobile) arrive(at *bed) {
+func (c *mobile) arrive(at *fixture) {
 	c.t.Helper()
 	c.conn.move(at)
 	var err error
@@ -41,8 +41,8 @@ func (c *mobile) arrive(at *bed) {
 	c.t.Fatal(err)
 }
 
-// elsewhere returns how many clients of a pod use another pod for certain.
-func (b *bed) elsewhere() (n int) {
+// elsewhere returns the number of clients of a pod that are known to use another pod.
+func (b *fixture) elsewhere() (n int) {
 	for port := range *b.forwardPorts.Load() {
 		l := b.movable(port)
 		for addr := range l.Gate().Clients() {

@@ -145,9 +145,9 @@ func updateError(l config.Listener, err error) error {
 	return err
 }
 
-// explain extends the error of a listener whose port is in use, if UDP or DTLS sessions of a listener that has left the
-// port still use it: it adds the name of that listener. The text is the same at each attempt, so that retries do not
-// look like changes.
+// explain extends the error of a listener whose port is in use. If UDP or DTLS sessions of another listener, which has
+// left the port, still use the port, explain adds the name of that listener. The text is the same at each attempt, so
+// that retries do not look like changes.
 func (s *Server) explain(l config.Listener, err error) error {
 	for name, current := range s.listeners {
 		for _, e := range current.earlier {

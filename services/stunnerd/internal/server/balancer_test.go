@@ -14,7 +14,7 @@ import (
 )
 
 // dialBehind makes an allocation over TCP, on a connection that begins with a header of the PROXY protocol.
-func (b *bed) dialBehind(client string, port int) (*turn.Client, error) {
+func (b *fixture) dialBehind(client string, port int) (*turn.Client, error) {
 	b.t.Helper()
 	conn, err := net.Dial("tcp4", fmt.Sprint("127.0.0.1:", b.port("tcp")))
 	if err != nil {
@@ -42,10 +42,10 @@ func (b *bed) dialBehind(client string, port int) (*turn.Client, error) {
 	return c, err
 }
 
-// R-10, T-12: a config sets the prefixes of load balancers without ending a call. Behind them the quota of an address is
-// that of the client, and the sessions have its address.
+// R-10, T-12: a config sets the prefixes of load balancers without ending a call. Behind them the quota of an address
+// is that of the client, and the sessions have its address.
 func TestQuotaBehindALoadBalancerIsThatOfTheClient(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	direct := b.mustDial("tcp", "ann", "first")
 	plan := b.apply(b.changed(func(c *config.Config) {
 		c.Admin.SourceQuota = 1

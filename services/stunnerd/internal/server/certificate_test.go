@@ -52,7 +52,7 @@ func newIdentity(t *testing.T, name string) identity {
 }
 
 // show sets the certificate of the listeners that need one.
-func (b *bed) show(c *config.Config, id identity) {
+func (b *fixture) show(c *config.Config, id identity) {
 	for i, l := range c.Listeners {
 		if l.Protocol.Secure() {
 			c.Listeners[i].Cert, c.Listeners[i].Key = id.cert, id.key
@@ -61,7 +61,7 @@ func (b *bed) show(c *config.Config, id identity) {
 }
 
 // shown returns the name in the certificate that a new TLS client receives.
-func (b *bed) shown(offered ...string) (name, negotiated string, err error) {
+func (b *fixture) shown(offered ...string) (name, negotiated string, err error) {
 	conn, err := tls.Dial(
 		"tcp4", fmt.Sprintf("127.0.0.1:%d", b.port("tls")), &tls.Config{InsecureSkipVerify: true, NextProtos: offered},
 	)
@@ -75,7 +75,7 @@ func (b *bed) shown(offered ...string) (name, negotiated string, err error) {
 
 // changes of certificates, including invalid ones, do not affect sessions.
 func TestCertificateChangesInPlace(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	calls := map[string]*call{"tls": b.mustDial("tls", "ann", "first"), "dtls": b.mustDial("dtls", "ann", "first")}
 	for i := range 10 {
 		name := fmt.Sprint("certificate ", i)
@@ -106,7 +106,7 @@ func TestCertificateChangesInPlace(t *testing.T) {
 // N-06: stun.turn is negotiated with clients that offer it, and other ALPN protocols of clients do not fail the
 // handshake.
 func TestProtocolNegotiation(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	for _, tc := range []struct {
 		offered []string
 		want    string
@@ -122,7 +122,7 @@ func TestProtocolNegotiation(t *testing.T) {
 
 // T-16: old versions of TLS are refused.
 func TestOldTLSIsRefused(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	conn, err := tls.Dial(
 		"tcp4", fmt.Sprintf("127.0.0.1:%d", b.port("tls")),
 		&tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10},

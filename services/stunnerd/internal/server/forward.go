@@ -17,8 +17,8 @@ import (
 
 // SetPeers replaces the list of the pods of the Gateway, between which datagrams are forwarded, and which accept the
 // nonces of each other. Clients must not use the listeners of these pods and the sockets for forwarded datagrams as
-// peers. An empty list ends forwarding. The pods of the previous list stay denied, because they may still run. problem is
-// why the list is not current, or empty.
+// peers. An empty list ends forwarding. The pods of the previous list stay denied, because they may still run. problem
+// is why the list is not current, or empty.
 func (s *Server) SetPeers(p forward.Peers, problem string) {
 	s.forwarder.SetPeers(p)
 	secrets := make([][32]byte, 0, len(p.Keys))
@@ -196,5 +196,5 @@ func copiesMemory(memory int64) int { return int(memory / copiesPart) }
 // sessions; 0 means no maximum. It is more than the number of sessions that fit into that memory.
 func forwardedClients(memory int64) int { return int(memory / forwardedPart / forward.PriceOfClient) }
 
-// frontSenders returns the largest number of sockets of a listener that send to one client of another pod each.
+// frontSenders returns the largest number of sockets of a listener that each send to one client of another pod.
 func frontSenders(memory int64) int { return int(memory / frontPart / frontSocket) }

@@ -30,12 +30,12 @@ var transports = []string{"udp", "dtls"}
 
 // pods returns two servers that forward to each other. Both have a UDP and a DTLS listener. In a cluster these have the
 // same ports in all pods. The routes lead to the echo peer of the first one, or to peers at some addresses.
-func pods(t *testing.T, peers ...string) (pods [2]*bed) {
+func pods(t *testing.T, peers ...string) (pods [2]*fixture) {
 	t.Helper()
 	local := func(o *Options) { o.Forward = netip.MustParseAddr("127.0.0.1") }
 	list := forward.Peers{Generation: 1, Keys: []forward.Key{{ID: 1}}}
 	for i := range pods {
-		b := newEmptyBed(t, local)
+		b := newEmptyFixture(t, local)
 		c := b.config
 		c.Listeners = []config.Listener{c.Listeners[0], c.Listeners[3]}
 		if i > 0 {
@@ -72,7 +72,7 @@ type movable struct {
 	to        atomic.Pointer[net.UDPAddr]
 }
 
-func (m *movable) move(to *bed) {
+func (m *movable) move(to *fixture) {
 	m.to.Store(net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(to.port(m.transport)))))
 }
 
@@ -115,7 +115,7 @@ type mobile struct {
 	sent     int
 }
 
-func dialMobile(t *testing.T, at *bed, transport string) *mobile {
+func dialMobile(t *testing.T, at *fixture, transport string) *mobile {
 	t.Helper()
 	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
@@ -239,8 +239,8 @@ func TestCallsBetweenPods(t *testing.T) {
 	}
 }
 
-// TestNonceOfAnotherPod: the last Refresh of a client, which nothing repeats, ends its session also if it arrives
-// at another pod than the one that made its nonce, and if that pod has lost its list of pods meanwhile.
+// TestNonceOfAnotherPod: the last Refresh of a client ends its session, even if it arrives at another pod than
+// the pod that made its nonce, and even if that pod has lost its list of pods meanwhile. Nothing repeats this Refresh.
 func TestNonceOfAnotherPod(t *testing.T) {
 	pods := pods(t)
 	client, now := netip.MustParseAddr("192.0.2.1"), time.Now()
@@ -288,7 +288,7 @@ func (c *mobile) reach(peer net.PacketConn, payload []byte) {
 
 // quiet returns a call that sends to a peer once and then nothing more, and the peer. All requests of the call are
 // answered, because a retransmitted request would move the client.
-func quiet(t *testing.T, pods [2]*bed, transport string) (*mobile, net.PacketConn) {
+func quiet(t *testing.T, pods [2]*fixture, transport string) (*mobile, net.PacketConn) {
 	t.Helper()
 	peer, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
@@ -452,7 +452,7 @@ func TestForwardingPortsAreNoPeers(t *testing.T) {
 // T-03: TestListenersOfOtherPodsAreNoPeers: no allocation can be nested in one of another pod of the Gateway, in either
 // family. The relays of the other pod are peers: two clients of a Gateway may call each other.
 func TestListenersOfOtherPodsAreNoPeers(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.apply(b.openToAll(func(*config.Listener) {}))
 	c := b.mustDial("udp", "ann", "first")
 	at := func(addr string, port int) *net.UDPAddr { return &net.UDPAddr{IP: net.ParseIP(addr), Port: port} }

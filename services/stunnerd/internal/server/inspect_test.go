@@ -14,7 +14,7 @@ import (
 // Over every transport, an ended session frees its relay port, its allocation and its quota within a second. The other
 // sessions continue. The client may allocate again.
 func TestEndSessions(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	for _, transport := range []string{"udp", "tcp", "tls", "dtls"} {
 		first, other := b.mustDial(transport, "ann", "first"), b.mustDial(transport, "ann", "first")
 		for _, c := range []*call{first, other} {
@@ -51,7 +51,7 @@ func TestEndSessions(t *testing.T) {
 
 // Sessions of a replaced listener end too.
 func TestEndSessionsOfReplacedListeners(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.mustDial("tcp", "ann", "first")
 	b.apply(b.changed(func(c *config.Config) { c.Listeners[1].Port = c.Listeners[1].Port - 1 }))
 	if ended := b.EndSessions(func(*session.Session) bool { return true }); len(ended) != 1 || b.Sessions().Len() != 0 {
@@ -61,7 +61,7 @@ func TestEndSessionsOfReplacedListeners(t *testing.T) {
 
 // Reach agrees with the requests of clients, and names the cluster and the endpoint, or the reason.
 func TestReachAgreesWithRequests(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.apply(b.changed(func(c *config.Config) {
 		c.Clusters = append(c.Clusters, config.Cluster{
 			Name: "test/net", Type: config.Static, Endpoints: []string{"10.0.0.0/8:<1-100>", "10.1.0.0/16:<1-100>"},
@@ -105,7 +105,7 @@ func TestReachAgreesWithRequests(t *testing.T) {
 
 // Clients of a listener without a relay address of a family do not reach peers of that family.
 func TestReachNeedsARelayAddress(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.opt.HostAddresses = b.opt.HostAddresses[:1]
 	b.apply(b.changed(func(c *config.Config) { c.Clusters[0].Endpoints = []string{"2001:db8::/32"} }))
 	peer := netip.MustParseAddrPort("[2001:db8::1]:53")
@@ -116,7 +116,7 @@ func TestReachNeedsARelayAddress(t *testing.T) {
 
 // The status has the certificate in use.
 func TestStatusHasTheCertificateInUse(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	for _, name := range []string{"first", "second"} {
 		b.apply(b.changed(func(c *config.Config) {
 			b.show(c, newIdentity(t, name))

@@ -18,7 +18,7 @@ func TestLostSessionsAreAProblemUntilTheyAreStored(t *testing.T) {
 		return time.Now().Add(time.Duration(passed.Load()))
 	}}
 	former, _ := journal.Open(o)
-	b := newEmptyBed(t)
+	b := newEmptyFixture(t)
 	b.opt.Journal, _ = journal.Open(o) // fails, because the folder is in use
 	t.Cleanup(func() {
 		if err := b.opt.Journal.Close(); err != nil {

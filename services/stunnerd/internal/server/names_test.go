@@ -49,11 +49,11 @@ func (k *hostAddresses) move(addrs ...netip.Addr) (told func() time.Time) {
 	}
 }
 
-// newNamedBed returns a bed whose UDP listener has a route to the host name sfu.test. Its echo peer is not on loopback,
-// which no name may resolve to.
-func newNamedBed(t *testing.T) (*bed, *hostAddresses) {
+// newNamedFixture returns a fixture whose UDP listener has a route to the host name sfu.test. The echo peer of the
+// fixture is not on loopback, which no name may resolve to.
+func newNamedFixture(t *testing.T) (*fixture, *hostAddresses) {
 	t.Helper()
-	b := newBed(t)
+	b := newFixture(t)
 	k := &hostAddresses{asked: make(chan struct{})}
 	b.names.Close()
 	b.names = resolve.New(k.lookup, b.refresh, b.opt.Log)
@@ -85,7 +85,7 @@ func hostAddress(t *testing.T) netip.Addr {
 
 // a route to a name allows the addresses of the name. When the name loses an address, media to it ends.
 func TestCallFollowsTheName(t *testing.T) {
-	b, hosts := newNamedBed(t)
+	b, hosts := newNamedFixture(t)
 	hosts.move(b.peer.Addr())
 	b.apply(b.config)
 	c := b.mustDial("udp", "ann", "first")
@@ -93,7 +93,7 @@ func TestCallFollowsTheName(t *testing.T) {
 
 	gone := hosts.move(netip.MustParseAddr("192.0.2.77"))()
 	for c.echo("still here") == nil {
-		if time.Since(gone) > patience {
+		if time.Since(gone) > timeout {
 			t.Fatal("media goes on after the name has moved away")
 		}
 	}
@@ -112,7 +112,7 @@ func TestCallFollowsTheName(t *testing.T) {
 
 // T-01: a name that resolves to loopback does not give access to this host.
 func TestNameDoesNotLeadToLoopback(t *testing.T) {
-	b, hosts := newNamedBed(t)
+	b, hosts := newNamedFixture(t)
 	hosts.move(b.peer.Addr(), netip.MustParseAddr("127.0.0.1"))
 	b.apply(b.config)
 	c := b.mustDial("udp", "ann", "first")
@@ -124,7 +124,7 @@ func TestNameDoesNotLeadToLoopback(t *testing.T) {
 }
 
 func TestRemovedNamesAreForgotten(t *testing.T) {
-	b, hosts := newNamedBed(t)
+	b, hosts := newNamedFixture(t)
 	hosts.move(b.peer.Addr())
 	b.apply(b.config)
 	within(t, "the name is resolved", func() bool { return len(b.names.Answers()) == 1 })
@@ -140,7 +140,7 @@ func TestRemovedNamesAreForgotten(t *testing.T) {
 
 // After a change of the config the resolved addresses of names are kept.
 func TestAppliedConfigKeepsAnswers(t *testing.T) {
-	b, hosts := newNamedBed(t)
+	b, hosts := newNamedFixture(t)
 	hosts.move(b.peer.Addr())
 	b.apply(b.config)
 	c := b.mustDial("udp", "ann", "first")

@@ -72,7 +72,7 @@ func bounds(a config.Admin, capacity session.Amounts) session.Bounds {
 	}
 }
 
-// capacity returns the most that the process holds of each kind for clients.
+// capacity returns the maximum amount of each kind that the process holds for clients.
 func (s *Server) capacity() session.Amounts {
 	return session.Amounts{
 		session.RelayPorts: int64(cmp.Or(s.opt.Allocations, s.opt.Capacity)),
@@ -95,8 +95,9 @@ func (s *Server) Capacity() int {
 	return int(s.table.Capacity(dearest))
 }
 
-// relayAddrs returns the relay addresses of a listener: the address in its config first, then the address of the host
-// in the other family. Without an address in its config it has all addresses of Options.HostAddresses.
+// relayAddrs returns the relay addresses of a listener: the address in the config of the listener first, then the
+// address of the host in the other family. A listener without an address in the config has all addresses of
+// Options.HostAddresses.
 func (s *Server) relayAddrs(address string) []netip.Addr {
 	addr, err := netip.ParseAddr(address)
 	if err != nil || addr.IsUnspecified() {

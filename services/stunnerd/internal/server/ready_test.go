@@ -32,7 +32,7 @@ func occupied(t *testing.T, l config.Listener) (free func()) {
 }
 
 // ready checks that the server is ready, or is not ready for the given reason.
-func (b *bed) ready(when string, words ...string) {
+func (b *fixture) ready(when string, words ...string) {
 	b.t.Helper()
 	err := b.Ready()
 	if want := len(words) == 0; want != (err == nil) || want != (b.Status().Status == inspection.Ready) {
@@ -46,15 +46,15 @@ func (b *bed) ready(when string, words ...string) {
 	}
 }
 
-// A server is ready if every listener of its first config is open, else its error names the others. After it was ready
-// with a listener it stays ready.
+// A server is ready if every listener of its first config is open. Otherwise the error of Ready names the listeners
+// that are not open. A server that was ready with a listener stays ready.
 func TestReadyWhenAllListenersAreOpen(t *testing.T) {
-	b := newEmptyBed(t)
+	b := newEmptyFixture(t)
 	b.ready("without a config", "no config")
 	for i := range b.config.Listeners {
 		l := b.config.Listeners[i]
 		t.Run(string(l.Protocol), func(t *testing.T) {
-			b := newEmptyBed(t)
+			b := newEmptyFixture(t)
 			free := occupied(t, b.config.Listeners[i])
 			if _, err := b.Apply(b.config); err == nil {
 				t.Fatal("a listener opens on a port that is taken")
@@ -88,7 +88,7 @@ func TestReadyWhenAllListenersAreOpen(t *testing.T) {
 // A config without listeners is ready, but does not count as the first ready config: if a later listener cannot be
 // opened, the server is unready. This cuts no call.
 func TestReadyWithoutListeners(t *testing.T) {
-	b := newEmptyBed(t)
+	b := newEmptyFixture(t)
 	empty := b.config.Clone()
 	empty.Listeners = nil
 	b.apply(empty)
@@ -105,7 +105,7 @@ func TestReadyWithoutListeners(t *testing.T) {
 
 // A STUN-only server is ready if its listeners are open.
 func TestReadyWithSTUNOnly(t *testing.T) {
-	b := newEmptyBed(t)
+	b := newEmptyFixture(t)
 	b.config.Auth = config.Auth{Type: config.AuthNone, Realm: "test.example"}
 	free := occupied(t, b.config.Listeners[0])
 	if _, err := b.Apply(b.config); err == nil {
@@ -119,7 +119,7 @@ func TestReadyWithSTUNOnly(t *testing.T) {
 
 // The reason stays short if many listeners are not open.
 func TestReadyNamesFewListeners(t *testing.T) {
-	b := newEmptyBed(t)
+	b := newEmptyFixture(t)
 	for _, l := range b.config.Listeners {
 		occupied(t, l)
 	}
@@ -131,7 +131,7 @@ func TestReadyNamesFewListeners(t *testing.T) {
 
 // If an offload engine cannot be used, there is a warning, and nothing changes.
 func TestOffloadEngineIsWarnedOf(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.config.Admin.OffloadInterfaces = []string{"missing0"}
 	for _, engine := range []string{"XDP", "TC", "Auto", "None"} {
 		b.config.Admin.OffloadEngine = engine

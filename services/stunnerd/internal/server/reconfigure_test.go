@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// changed returns a changed copy of the bed's config.
-func (b *bed) changed(change func(*config.Config)) config.Config {
+// changed returns a changed copy of the fixture's config.
+func (b *fixture) changed(change func(*config.Config)) config.Config {
 	c := b.config.Clone()
 	change(&c)
 	return c
@@ -24,33 +24,33 @@ func (b *bed) changed(change func(*config.Config)) config.Config {
 // a call survives every change of the config except the removal of its listener, and can create permissions
 // afterwards.
 func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
-	cases := map[string]func(t *testing.T, b *bed, c *config.Config){
-		"listener added": func(t *testing.T, b *bed, c *config.Config) {
+	cases := map[string]func(t *testing.T, b *fixture, c *config.Config){
+		"listener added": func(t *testing.T, b *fixture, c *config.Config) {
 			c.Listeners = append(c.Listeners, config.Listener{
 				Name: "test/gateway/more", Protocol: config.TURNUDP, Port: testport.Free(t), Address: "127.0.0.1"})
 		},
-		"other listener removed": func(_ *testing.T, _ *bed, c *config.Config) {
+		"other listener removed": func(_ *testing.T, _ *fixture, c *config.Config) {
 			c.Listeners = slices.DeleteFunc(
 				c.Listeners, func(l config.Listener) bool { return strings.HasSuffix(l.Name, "/tcp") },
 			)
 		},
 		"password changed": func(
-			_ *testing.T, _ *bed, c *config.Config,
+			_ *testing.T, _ *fixture, c *config.Config,
 		) {
 			c.Auth.Credentials[config.KeyPassword] = "second"
 		},
-		"realm changed": func(_ *testing.T, _ *bed, c *config.Config) { c.Auth.Realm = "other.example" },
-		"realm and password changed": func(_ *testing.T, _ *bed, c *config.Config) {
+		"realm changed": func(_ *testing.T, _ *fixture, c *config.Config) { c.Auth.Realm = "other.example" },
+		"realm and password changed": func(_ *testing.T, _ *fixture, c *config.Config) {
 			c.Auth.Realm, c.Auth.Credentials[config.KeyPassword] = "other.example", "second"
 		},
-		"log level":      func(_ *testing.T, _ *bed, c *config.Config) { c.Admin.LogLevel = "all:DEBUG" },
-		"quota":          func(_ *testing.T, _ *bed, c *config.Config) { c.Admin.UserQuota = 1 },
-		"public address": func(_ *testing.T, _ *bed, c *config.Config) { c.Listeners[0].PublicAddress = "192.0.2.1" },
-		"port changed":   func(t *testing.T, _ *bed, c *config.Config) { c.Listeners[0].Port = testport.Free(t) },
-		"protocol changed": func(t *testing.T, _ *bed, c *config.Config) {
+		"log level":      func(_ *testing.T, _ *fixture, c *config.Config) { c.Admin.LogLevel = "all:DEBUG" },
+		"quota":          func(_ *testing.T, _ *fixture, c *config.Config) { c.Admin.UserQuota = 1 },
+		"public address": func(_ *testing.T, _ *fixture, c *config.Config) { c.Listeners[0].PublicAddress = "192.0.2.1" },
+		"port changed":   func(t *testing.T, _ *fixture, c *config.Config) { c.Listeners[0].Port = testport.Free(t) },
+		"protocol changed": func(t *testing.T, _ *fixture, c *config.Config) {
 			c.Listeners[0].Protocol, c.Listeners[0].Port = config.TURNTCP, testport.Free(t)
 		},
-		"other cluster": func(_ *testing.T, _ *bed, c *config.Config) {
+		"other cluster": func(_ *testing.T, _ *fixture, c *config.Config) {
 			c.Clusters = append(c.Clusters, config.Cluster{
 				Name: "test/more", Type: config.Static, Protocol: "UDP", Endpoints: []string{"192.0.2.0/24"},
 			})
@@ -58,7 +58,7 @@ func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t)
+			b := newFixture(t)
 			c := b.mustDial("udp", "ann", "first")
 			if err := c.echo("before"); err != nil {
 				t.Fatal(err)
@@ -79,7 +79,7 @@ func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 
 // after a change of the password, new allocations need the new password.
 func TestNewCallNeedsTheNewCredential(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.apply(b.changed(func(c *config.Config) { c.Auth.Credentials[config.KeyPassword] = "second" }))
 	if _, err := b.dial("udp", "ann", "first"); err == nil {
 		t.Error("old password makes a new allocation")
@@ -108,7 +108,7 @@ func TestCredentialOverlap(t *testing.T) {
 		"one second":          {[]func(c *config.Config){second(new(int32(1)))}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t)
+			b := newFixture(t)
 			c := b.mustDial("udp", "ann", "first")
 			for _, change := range tc.changes {
 				b.apply(b.changed(change))
@@ -130,7 +130,7 @@ func TestCredentialOverlap(t *testing.T) {
 // a former secret in a config admits new sessions. After a config has removed it, these sessions may use it for
 // the overlap, and it admits no new sessions.
 func TestFormerSecretOfAConfigIsRemembered(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	root := credential.Secret("a shared secret that goes")
 	with := func(former *config.FormerSecret) config.Config {
 		return b.changed(func(c *config.Config) {
@@ -165,7 +165,7 @@ func TestFormerSecretOfAConfigIsRemembered(t *testing.T) {
 
 // alternating between two credentials does not accumulate former credentials.
 func TestFlappingCredentialIsRememberedOnce(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	c := b.mustDial("udp", "ann", "first")
 	for range 20 {
 		b.apply(b.changed(func(c *config.Config) { c.Auth.Credentials[config.KeyPassword] = "second" }))
@@ -183,7 +183,7 @@ func TestFlappingCredentialIsRememberedOnce(t *testing.T) {
 // frequent changes of the realm end no session and are not remembered. The number of remembered credentials is
 // bounded.
 func TestFormerAuthoritiesAreBounded(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	c := b.mustDial("udp", "ann", "first")
 	for n := range 3 * maxFormer {
 		b.apply(b.changed(func(c *config.Config) { c.Auth.Realm = fmt.Sprintf("realm-%d.example", n) }))
@@ -212,7 +212,7 @@ func TestFormerAuthoritiesAreBounded(t *testing.T) {
 
 // T-05: the removal of a route ends the media of running calls, and permissions get 403.
 func TestRouteThatVanishesCutsItsMediaAndForbidsPermissions(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	c := b.mustDial("udp", "ann", "first")
 	if err := c.echo("before"); err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func TestRouteThatVanishesCutsItsMediaAndForbidsPermissions(t *testing.T) {
 
 // T-04: packets to a port outside the range of the route are dropped and counted.
 func TestPortOutsideTheRouteCarriesNothing(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.apply(b.changed(func(c *config.Config) { c.Clusters[0].Endpoints = []string{"127.0.0.1:<1-9>"} }))
 	c := b.mustDial("udp", "ann", "first")
 	if err := c.echo("out of range"); err == nil {
@@ -246,7 +246,7 @@ func TestPortOutsideTheRouteCarriesNothing(t *testing.T) {
 
 // D-07: the removal of a listener ends its sessions only.
 func TestRemovedListenerEndsItsSessions(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.mustDial("udp", "ann", "first")
 	b.mustDial("tcp", "ann", "first")
 	b.apply(b.changed(func(c *config.Config) { c.Listeners = c.Listeners[:1] }))
@@ -258,7 +258,7 @@ func TestRemovedListenerEndsItsSessions(t *testing.T) {
 
 // a listener that moves to another port keeps its previous port until its last session has ended.
 func TestReplacedListenerClosesAfterItsLastSession(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	old := b.port("udp")
 	c := b.mustDial("udp", "ann", "first")
 	b.apply(b.changed(func(next *config.Config) { next.Listeners[0].Port = testport.Free(t) }))
@@ -279,7 +279,7 @@ func TestReplacedListenerClosesAfterItsLastSession(t *testing.T) {
 
 // a listener whose new port is in use keeps its previous port, the status names it, and other listeners change.
 func TestTakenPortKeepsThePreviousPortAndDelaysNoOtherListener(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	c := b.mustDial("udp", "ann", "first")
 	taken, err := net.ListenUDP("udp", nil)
 	if err != nil {
@@ -314,7 +314,7 @@ func TestTakenPortKeepsThePreviousPortAndDelaysNoOtherListener(t *testing.T) {
 
 // T-A17, T-12: a user beyond the quota gets 486, and can allocate again after a session has ended.
 func TestQuotaIsPerUserAndGivenBack(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.apply(b.changed(func(c *config.Config) { c.Admin.UserQuota = 2 }))
 	first := b.mustDial("udp", "ann", "first")
 	b.mustDial("tcp", "ann", "first")
@@ -330,7 +330,7 @@ func TestQuotaIsPerUserAndGivenBack(t *testing.T) {
 
 // a draining process answers Allocate with 508 at once and keeps its sessions.
 func TestDrainingRefusesNewCallsAndKeepsLiveOnes(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	c := b.mustDial("udp", "ann", "first")
 	b.Sessions().Drain()
 	if _, err := b.dial("udp", "ann", "first"); err == nil || !strings.Contains(err.Error(), "508") {
@@ -345,7 +345,7 @@ func TestDrainingRefusesNewCallsAndKeepsLiveOnes(t *testing.T) {
 }
 
 func TestRenamedListenerServesAtOnce(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	next := b.changed(func(c *config.Config) { c.Listeners[0].Name = "test/gateway/renamed" })
 	b.apply(next)
 	if err := b.mustDial("renamed", "ann", "first").echo("hello"); err != nil {
@@ -354,7 +354,7 @@ func TestRenamedListenerServesAtOnce(t *testing.T) {
 }
 
 func TestListenersSwapTheirPorts(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.apply(b.changed(func(c *config.Config) {
 		c.Listeners = append(c.Listeners, config.Listener{
 			Name: "test/gateway/second", Protocol: config.TURNUDP, Port: testport.Free(

@@ -14,7 +14,7 @@ import (
 )
 
 // moveTwice moves the UDP listener to another port, twice.
-func (b *bed) moveTwice() {
+func (b *fixture) moveTwice() {
 	b.t.Helper()
 	for range 2 {
 		b.config = b.changed(func(next *config.Config) { next.Listeners[0].Port = testport.Free(b.t) })
@@ -24,7 +24,7 @@ func (b *bed) moveTwice() {
 
 // A session on a previous port gets the policy of the current config, and ends when its listener is removed.
 func TestSessionAtAnOldPortObeysTheConfig(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	c := b.mustDial("udp", "ann", "first")
 	b.moveTwice()
 	if err := c.echo("two ports later"); err != nil {
@@ -39,7 +39,7 @@ func TestSessionAtAnOldPortObeysTheConfig(t *testing.T) {
 }
 
 func TestSessionAtAnOldPortFollowsTheName(t *testing.T) {
-	b, hosts := newNamedBed(t)
+	b, hosts := newNamedFixture(t)
 	hosts.move(b.peer.Addr())
 	b.apply(b.config)
 	c := b.mustDial("udp", "ann", "first")
@@ -50,7 +50,7 @@ func TestSessionAtAnOldPortFollowsTheName(t *testing.T) {
 	}
 	gone := hosts.move(netip.MustParseAddr("192.0.2.77"))()
 	for c.echo("still here") == nil {
-		if time.Since(gone) > patience {
+		if time.Since(gone) > timeout {
 			t.Fatal("media goes on after the name has moved away")
 		}
 	}
@@ -58,7 +58,7 @@ func TestSessionAtAnOldPortFollowsTheName(t *testing.T) {
 
 // A listener that returns to a port on which calls are still running opens at once: the retired generation is reopened.
 func TestListenerReturnsToAPortInUse(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	first, old := b.config, b.port("udp")
 	c := b.mustDial("udp", "ann", "first")
 	b.moveTwice()
@@ -84,7 +84,7 @@ func TestListenerReturnsToAPortInUse(t *testing.T) {
 
 // calls survive when a listener changes from TCP to TLS on the same port, and back.
 func TestProtocolChangesOnAPortInUse(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	at := slices.IndexFunc(b.config.Listeners, func(l config.Listener) bool { return l.Protocol == config.TURNTCP })
 	c := b.mustDial("tcp", "ann", "first")
 	secure := b.changed(func(next *config.Config) {
@@ -111,7 +111,7 @@ func TestProtocolChangesOnAPortInUse(t *testing.T) {
 
 // beside returns a config in which the listener at an index has another port, and a further listener has its previous
 // port.
-func (b *bed) beside(at, port int) config.Config {
+func (b *fixture) beside(at, port int) config.Config {
 	return b.changed(func(next *config.Config) {
 		l := next.Listeners[at]
 		l.Name += "-second"
@@ -136,7 +136,7 @@ func taken(t *testing.T) (net.Listener, int) {
 func TestPortOfOldStreamCallsIsFree(t *testing.T) {
 	for at, transport := range map[int]string{1: "tcp", 2: "tls"} {
 		t.Run(transport, func(t *testing.T) {
-			b := newBed(t)
+			b := newFixture(t)
 			c := b.mustDial(transport, "ann", "first")
 			both := b.beside(at, testport.Free(t))
 			moved := both.Clone()
@@ -155,10 +155,10 @@ func TestPortOfOldStreamCallsIsFree(t *testing.T) {
 	}
 }
 
-// If another listener has the port of a listener, and its new port is in use, the listener accepts no new sessions. Its
-// calls continue with the current policy, and it opens when the new port is free.
+// A listener cannot open its new port, because the port is in use, and another listener has opened its former port. The
+// listener accepts no new sessions, but its calls continue with the current policy. It opens when the new port is free.
 func TestCallOutlivesThePortOfItsListener(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	stranger, port := taken(t)
 	c := b.mustDial("tcp", "ann", "first")
 	next := b.beside(1, port)
@@ -199,7 +199,7 @@ func TestCallOutlivesThePortOfItsListener(t *testing.T) {
 
 // A listener without a port that is removed from the config ends with its calls.
 func TestListenerWithoutAPortIsRemoved(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	_, port := taken(t)
 	b.mustDial("tcp", "ann", "first")
 	next := b.beside(1, port)
@@ -215,7 +215,7 @@ func TestListenerWithoutAPortIsRemoved(t *testing.T) {
 
 // A server can be closed while a listener without a port has calls.
 func TestServerClosesWithoutAPort(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	_, port := taken(t)
 	b.mustDial("tcp", "ann", "first")
 	if _, err := b.Apply(b.beside(1, port)); err == nil {
@@ -225,7 +225,7 @@ func TestServerClosesWithoutAPort(t *testing.T) {
 
 // A listener without a port ends with its last call, and can still be opened later.
 func TestListenerWithoutAPortEndsWithItsLastCall(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	stranger, port := taken(t)
 	c := b.mustDial("tcp", "ann", "first")
 	next := b.beside(1, port)
@@ -249,7 +249,7 @@ func TestListenerWithoutAPortEndsWithItsLastCall(t *testing.T) {
 }
 
 func TestCallWithoutAPortFollowsTheName(t *testing.T) {
-	b, hosts := newNamedBed(t)
+	b, hosts := newNamedFixture(t)
 	hosts.move(b.peer.Addr())
 	b.config.Listeners[1].Routes = []string{"test/named"}
 	b.apply(b.config)
@@ -269,7 +269,7 @@ func TestCallWithoutAPortFollowsTheName(t *testing.T) {
 // Calls over UDP share the socket of the port. A listener that needs the port gets an error that names their listener,
 // until the last of them has ended.
 func TestPortOfOldDatagramCallsStaysInUse(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	c := b.mustDial("udp", "ann", "first")
 	both := b.beside(0, testport.Free(t))
 	moved := both.Clone()

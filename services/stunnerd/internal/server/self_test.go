@@ -16,7 +16,7 @@ import (
 )
 
 // openToAll returns a config whose UDP listener has a route to all addresses.
-func (b *bed) openToAll(change func(l *config.Listener)) config.Config {
+func (b *fixture) openToAll(change func(l *config.Listener)) config.Config {
 	return b.changed(func(c *config.Config) {
 		c.Clusters = append(
 			c.Clusters,
@@ -59,7 +59,7 @@ func TestAllocationsDoNotNest(t *testing.T) {
 	}
 	// leads to this host, like a load balancer, but is not an address of this host
 	testnet.IP(t, "route add local 203.0.113.0/24 dev lo")
-	b := newBed(t)
+	b := newFixture(t)
 	port := uint16(b.port("udp"))
 	public, service := netip.AddrPortFrom(netip.MustParseAddr("203.0.113.5"), port), netip.AddrPortFrom(
 		netip.MustParseAddr("203.0.113.6"), port,
@@ -104,7 +104,7 @@ func TestAllocationsDoNotNest(t *testing.T) {
 // T-03: a listener cannot be a peer at an address that the host has got after the start. When the host has lost the
 // address, only the routes apply to it.
 func TestListenersAreNoPeersAtAddedAddresses(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.apply(b.openToAll(func(*config.Listener) {}))
 	c := b.mustDial("udp", "ann", "first")
 	later := &net.UDPAddr{IP: net.IPv4(198, 51, 100, 9), Port: b.port("udp")}
@@ -126,8 +126,8 @@ func TestListenersAreNoPeersAtAddedAddresses(t *testing.T) {
 	}
 }
 
-// T-03: a public address that is a host name, and the host name of a certificate, stand for the current addresses of the
-// name.
+// T-03: a public address that is a host name, and the host name of a certificate, stand for the current addresses of
+// the name.
 func TestListenersAreNoPeersByTheirPublicName(t *testing.T) {
 	for field, set := range map[string]func(*config.Config){
 		"public_address": func(c *config.Config) {
@@ -144,7 +144,7 @@ func TestListenersAreNoPeersByTheirPublicName(t *testing.T) {
 
 // noPeersByName applies a config in which the name of a listener is lb.test and its port 443.
 func noPeersByName(t *testing.T, set func(*config.Config)) {
-	b, hosts := newNamedBed(t)
+	b, hosts := newNamedFixture(t)
 	for _, addr := range []string{"203.0.113.5", "203.0.113.6"} {
 		told := hosts.move(netip.MustParseAddr(addr))
 		if addr == "203.0.113.5" {
@@ -171,7 +171,7 @@ func TestRelaysUseTheAddressOfTheirListener(t *testing.T) {
 	}
 	testnet.IP(t, "address add 192.0.2.2/32 dev lo")
 	told := netip.MustParseAddr("192.0.2.2")
-	b := newBed(t)
+	b := newFixture(t)
 	b.SetLocalAddresses([]netip.Addr{told})
 	b.apply(b.changed(func(c *config.Config) { c.Listeners[0].Address = told.String() }))
 	c := b.mustDial("udp", "ann", "first")

@@ -23,23 +23,23 @@ import (
 // G-02, D-19: a closed server leaves no goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bed is a server with one listener of each transport and an echo peer.
-type bed struct {
+// fixture is a server with one listener of each transport and an echo peer.
+type fixture struct {
 	*Server
 	t      *testing.T
 	config config.Config
 	peer   netip.AddrPort
 }
 
-func newBed(t *testing.T) *bed {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	b := newEmptyBed(t)
+	b := newEmptyFixture(t)
 	b.apply(b.config)
 	return b
 }
 
-// newEmptyBed returns a bed whose config is not applied yet.
-func newEmptyBed(t *testing.T, changes ...func(*Options)) *bed {
+// newEmptyFixture returns a fixture whose config is not applied yet.
+func newEmptyFixture(t *testing.T, changes ...func(*Options)) *fixture {
 	t.Helper()
 	o := Options{
 		HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")},
@@ -57,7 +57,7 @@ func newEmptyBed(t *testing.T, changes ...func(*Options)) *bed {
 			t.Error(err)
 		}
 	})
-	b := &bed{Server: s, t: t, peer: echo(t)}
+	b := &fixture{Server: s, t: t, peer: echo(t)}
 	b.config = config.Config{
 		Version: config.Version,
 		Admin:   config.Admin{Name: "test/gateway"},
@@ -88,7 +88,7 @@ func newEmptyBed(t *testing.T, changes ...func(*Options)) *bed {
 	return b
 }
 
-func (b *bed) apply(c config.Config) Plan {
+func (b *fixture) apply(c config.Config) Plan {
 	b.t.Helper()
 	if err := c.Validate(); err != nil {
 		b.t.Fatal(err)
@@ -100,7 +100,7 @@ func (b *bed) apply(c config.Config) Plan {
 	return plan
 }
 
-func (b *bed) port(name string) int {
+func (b *fixture) port(name string) int {
 	for _, l := range b.Running().Listeners {
 		if strings.HasSuffix(l.Name, "/"+name) {
 			return l.Port
@@ -120,7 +120,7 @@ type call struct {
 
 // dial makes an allocation at the listener that is named after a transport, or TRANSPORT-second. It returns an error
 // instead of failing the test.
-func (b *bed) dial(transport, user, password string) (*call, error) {
+func (b *fixture) dial(transport, user, password string) (*call, error) {
 	b.t.Helper()
 	server := fmt.Sprintf("127.0.0.1:%d", b.port(transport))
 	transport, _, _ = strings.Cut(transport, "-")
@@ -172,7 +172,7 @@ func connect(transport, server string) (net.PacketConn, error) {
 	return turn.NewSTUNConn(conn), nil
 }
 
-func (b *bed) mustDial(transport, user, password string) *call {
+func (b *fixture) mustDial(transport, user, password string) *call {
 	b.t.Helper()
 	c, err := b.dial(transport, user, password)
 	if err != nil {
@@ -230,20 +230,20 @@ func echoAt(t *testing.T, addr netip.Addr) netip.AddrPort {
 
 func within(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", patience, what)
+			t.Fatalf("not within %s: %s", timeout, what)
 		}
 	}
 }
 
-// patience is the timeout of operations that take milliseconds on an idle machine.
-const patience = 30 * time.Second
+// timeout limits operations that take milliseconds on an idle machine.
+const timeout = 30 * time.Second
 
 func TestRelaysOverEveryTransport(t *testing.T) {
 	for _, transport := range []string{"udp", "tcp", "tls", "dtls"} {
 		t.Run(transport, func(t *testing.T) {
-			b := newBed(t)
+			b := newFixture(t)
 			c := b.mustDial(transport, "ann", "first")
 			// Small, odd and large payloads: the first ones are sent as indications, the others in a channel. The
 			// stream client of pion needs nine bytes to recognize a frame. Tests of the listener cover shorter frames.
@@ -268,7 +268,7 @@ func TestRelaysOverEveryTransport(t *testing.T) {
 
 // a wrong password, an unknown user and an empty password get 401.
 func TestWrongCredentialsAreRefused(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	for _, c := range []struct{ user, password string }{{"ann", "wrong"}, {"bob", "first"}, {"ann", ""}} {
 		if _, err := b.dial("udp", c.user, c.password); err == nil || !strings.Contains(err.Error(), "401") {
 			t.Errorf("%s/%s: %v, want 401", c.user, c.password, err)
@@ -281,7 +281,7 @@ func TestWrongCredentialsAreRefused(t *testing.T) {
 
 // P-02: a permission for a peer that no route allows gives 403.
 func TestPeerOutsideTheRoutesIsForbidden(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	c := b.mustDial("udp", "ann", "first")
 	err := c.client.CreatePermission(&net.UDPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 9})
 	if err == nil || !strings.Contains(err.Error(), "403") {

@@ -26,9 +26,9 @@ type allowance struct {
 type allowanceKey [16]byte
 
 const (
-	// maxAllowances is the maximum number of allowances of credentials without a session. Above it, those that expire
-	// first are removed. An attacker gains nothing: to displace the allowance of one credential, it needs as many new
-	// credentials.
+	// maxAllowances is the maximum number of allowances of credentials without a session. Above this number, the
+	// allowances that expire first are removed. An attacker gains nothing: to displace the allowance of one credential,
+	// it needs as many new credentials.
 	maxAllowances = 4096
 	// priceAllowance is the memory of an allowance and its entry in the map. Only a part of the memory of sessions may
 	// be used for allowances.
@@ -91,8 +91,8 @@ func (t *Table) leave(a *allowance) {
 }
 
 // forgetAllowances removes allowances without a session if there are more than maxAllowances. It first removes unused
-// ones and those of expired credentials, then those that expire first. It frees an eighth of maxAllowances at a time,
-// so that it runs rarely. The caller must hold mu.
+// ones and allowances of expired credentials, then the allowances that expire first. It frees an eighth of
+// maxAllowances at a time, so that it runs rarely. The caller must hold mu.
 func (t *Table) forgetAllowances() {
 	most := maxAllowances
 	if memory := t.bounds.Load().Capacity[Memory]; memory > 0 {

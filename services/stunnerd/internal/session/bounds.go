@@ -37,8 +37,8 @@ var (
 	ErrCaveatBytes       = errors.New("the bytes that the credential allows are used")
 )
 
-// QuotaUsed returns which part of its quota is used, from 0 to 1, by the user ID and by the source with the largest
-// such part. It is 0 if there is no such quota.
+// QuotaUsed returns the largest used part of the quota of a user ID, and the largest used part of the quota of a
+// source, each from 0 to 1. A part is 0 if there is no such quota.
 func (t *Table) QuotaUsed() (user, source float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

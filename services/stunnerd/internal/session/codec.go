@@ -79,7 +79,7 @@ func (d *Decoder) Number(limit uint64) uint64 {
 	return v
 }
 
-// take reads n bytes. It returns nil if there are fewer. The result is valid as long as the decoded bytes are.
+// take reads n bytes. It returns nil if there are fewer. The result refers to the decoded bytes.
 func (d *Decoder) take(n int) []byte {
 	if len(d.b) < n {
 		d.failIf(true)
@@ -90,10 +90,10 @@ func (d *Decoder) take(n int) []byte {
 	return taken
 }
 
-// Bytes reads at most limit bytes. The result is valid as long as the decoded bytes are.
+// Bytes reads at most limit bytes. The result refers to the decoded bytes.
 func (d *Decoder) Bytes(limit uint64) []byte { return d.take(int(d.Number(limit))) }
 
-// Rest reads all bytes that are left. The result is valid as long as the decoded bytes are.
+// Rest reads all bytes that are left. The result refers to the decoded bytes.
 func (d *Decoder) Rest() []byte { return d.take(len(d.b)) }
 
 // Time reads what AppendTime has written.

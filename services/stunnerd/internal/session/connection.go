@@ -9,8 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Connection is the memory of a connection of a client over TCP, TLS or DTLS: from its start, through the handshake,
-// to its end, except while it has a session, whose price includes that of the connection.
+// Connection counts the memory of a connection of a client over TCP, TLS or DTLS, from the start of the handshake to
+// the end of the connection. While the connection has a session, the price of the session includes this memory.
 //
 // Connections without a session hold only the memory that sessions leave free, because clients need no credential for
 // them. If the memory is used up, a new connection, a session or a Claim takes it from the oldest connection without a
@@ -75,8 +75,8 @@ func (t *Table) Connect(source netip.Prefix, p config.Protocol) (*Connection, er
 // session.
 func (c *Connection) Evicted() context.Context { return c.evicted }
 
-// Attribute charges the connection to another source from now on: the client that a load balancer names. The order in
-// which connections are evicted does not change.
+// Attribute charges the connection to another source from now on: to the address of the client, which a load balancer
+// has sent. The order in which connections are evicted does not change.
 func (c *Connection) Attribute(source netip.Prefix) {
 	t := c.table
 	t.mu.Lock()

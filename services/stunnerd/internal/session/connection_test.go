@@ -205,8 +205,8 @@ func TestConnectionIsRefused(t *testing.T) {
 	connect(t, table, "192.0.2.1").End()
 }
 
-// T-14: a connection is counted once: by itself, or by its session. When it has ended, it is not counted, whichever of
-// both ends first. When all have ended, nothing is counted.
+// T-14: a connection is counted once: by itself, or by its session. When the connection and its session have ended, in
+// either order, the connection is not counted. When all have ended, nothing is counted.
 func TestConnectionIsCountedOnce(t *testing.T) {
 	protocols := []config.Protocol{config.TURNTCP, config.TURNTLS, config.TURNDTLS}
 	type live struct {

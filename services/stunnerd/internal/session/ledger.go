@@ -62,10 +62,10 @@ var ErrCapacity = errors.New("the process is full, or nearly, and the user or th
 // but the last 36.
 //
 // Each condition is needed. Applications that give all users one user ID are common, and so are addresses that all
-// clients share, so the first condition spares a client that shares only one of them with a client that holds much.
-// A private address may be a load balancer, so it has no quota, and one client may have many user IDs. The second
-// condition therefore keeps a tenth for clients elsewhere: if all clients have one address, they get nine tenths. The
-// third bounds a user ID with many addresses.
+// clients share, so the first condition spares a client that shares only one of them with a client that holds much. A
+// private address may be a load balancer, so it has no quota, and one client may have many user IDs. The second
+// condition therefore keeps a tenth for clients at other addresses: if all clients have one address, they get nine
+// tenths. The third bounds a user ID with many addresses.
 //
 // The network of a client is its IPv4 address or its /48 of IPv6. A client that has many /64 in one /48 has many
 // sources, but one network.
@@ -241,8 +241,8 @@ func (c *Claim) change(next func() int64, force bool) error {
 }
 
 // Capacity returns how many relay ports clients can have: those in use, and as many more as fit into the remaining
-// memory. Each of these counts with the average memory of a port in use and of a session over a transport. 0 means no
-// maximum.
+// memory. Each further relay port counts with the average memory of a port in use and of a session over a transport. 0
+// means no maximum.
 func (t *Table) Capacity(p config.Protocol) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

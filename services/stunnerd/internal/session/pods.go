@@ -19,7 +19,7 @@ type counted struct {
 	told int64
 }
 
-// unsure is counted.told if Users has listed provisional relay ports.
+// unsure is the value of counted.told after Users has listed provisional relay ports.
 const unsure = -1
 
 // Admission is what the pods of the Gateway need to admit a session that has a relay port.
@@ -40,7 +40,7 @@ type Admission struct {
 func (t *Table) Report(to func(user User, ports int64, fewer bool)) { t.report = to }
 
 // Admission returns what other pods need to admit a session. It reports false if the session needs no admission: no
-// limit applies to its user, or the place of the session is not provisional.
+// limit applies to its user, or its relay port is not provisional.
 func (t *Table) Admission(s *Session) (Admission, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +53,7 @@ func (t *Table) Admission(s *Session) (Admission, bool) {
 	return a, a.Limit > 0
 }
 
-// Settle makes the place of a session count in other pods.
+// Settle makes the relay port of a session count in other pods.
 func (t *Table) Settle(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -20,8 +20,8 @@ type RelayPort struct {
 	released bool
 }
 
-// take creates the place of a session, and charges its account. With provisional, the relay port is provisional if a
-// limit applies that counts sessions in other pods. The caller must hold mu.
+// take creates the relay port of a session, and charges its account. With provisional, the relay port is provisional if
+// a limit applies that counts sessions in other pods. The caller must hold mu.
 func (t *Table) take(s *Session, reserved, provisional bool) RelayPort {
 	a := &s.account
 	if a.held == (Amounts{}) {
@@ -92,9 +92,9 @@ func (t *Table) Hold(s *Session) (*RelayPort, error) {
 // ErrReleased is the error of Inherit for a relay port that is released, or of another user ID.
 var ErrReleased = errors.New("the port is not reserved for the user")
 
-// Inherit moves the place of a reserved port to the session that will use it. The error is ErrReleased, or an error of
-// the caveats of the session, which may have another credential than the session that has reserved the port. After an
-// error, the relay port is released.
+// Inherit moves a reserved port to the session that will use it. The error is ErrReleased, or an error of the caveats
+// of the session, which may have another credential than the session that has reserved the port. After an error, the
+// relay port is released.
 func (t *Table) Inherit(s *Session, p *RelayPort) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +111,7 @@ func (t *Table) Inherit(s *Session, p *RelayPort) error {
 	return nil
 }
 
-// Release releases the place of a reserved port. Further calls do nothing.
+// Release releases a reserved port. Further calls do nothing.
 func (p *RelayPort) Release() {
 	t := p.of.table
 	t.mu.Lock()

@@ -258,7 +258,7 @@ func (t *Table) hasRoom(s *Session, reserved bool) error {
 	return nil
 }
 
-// Cancel releases the place of a session that was not added.
+// Cancel releases the relay port of a session that was not added.
 func (t *Table) Cancel(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -312,7 +312,8 @@ func (t *Table) Len() int {
 	return len(t.sessions)
 }
 
-// Added returns the number of sessions since the start. Restored sessions do not count, and others from Settle on.
+// Added returns the number of sessions since the start. Restored sessions do not count. A session with a provisional
+// relay port counts from Settle on.
 func (t *Table) Added() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 )
 
 // last queries the usage since a number of minutes ago.
-func (b *bed) last(minutes int, by inspection.UsageBy, user string) inspection.Usage {
+func (b *fixture) last(minutes int, by inspection.UsageBy, user string) inspection.Usage {
 	return b.Hour(inspection.UsageQuery{
 		From: b.now.Add(-time.Duration(minutes) * time.Minute), To: b.now.Add(time.Second), By: by, User: user,
 		Limit: inspection.MaxLimit,
@@ -27,7 +27,7 @@ func figures(sessions uint64, seconds float64, bytes, packets uint64) inspection
 	}
 }
 
-func (b *bed) expectHour(
+func (b *fixture) expectHour(
 	what string, got inspection.Usage, total inspection.UsageFigures, entries ...inspection.UsageEntry,
 ) {
 	b.t.Helper()
@@ -41,12 +41,12 @@ func (b *bed) expectHour(
 
 // The last hour has the usage of users by minute, user and route, with and without records. Older usage is removed.
 func TestLastHour(t *testing.T) {
-	for name, open := range map[string]func(*bed){
-		"with records":    func(*bed) {},
-		"without records": func(b *bed) { b.o.Sink = nil; b.Recorder = Open(b.o) },
+	for name, open := range map[string]func(*fixture){
+		"with records":    func(*fixture) {},
+		"without records": func(b *fixture) { b.o.Sink = nil; b.Recorder = Open(b.o) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t, Options{})
+			b := newFixture(t, Options{})
 			open(b)
 			ann, bob := b.begin("ann"), b.begin("bob")
 			send(ann, "media/echo", 100)
@@ -93,7 +93,7 @@ func TestLastHour(t *testing.T) {
 
 // The bounds of a period are rounded to whole minutes, and the answer contains them.
 func TestPeriodOfLastHour(t *testing.T) {
-	b := newBed(t, Options{})
+	b := newFixture(t, Options{})
 	minute := b.now
 	a := b.begin("ann")
 	for range 10 {
@@ -126,7 +126,7 @@ func TestPeriodOfLastHour(t *testing.T) {
 // A continued session does not count as a new one, and traffic that the previous process has counted does not count
 // again. A session that could not start does not count.
 func TestLastHourOfContinuedSessions(t *testing.T) {
-	b := newBed(t, Options{Dir: t.TempDir()})
+	b := newFixture(t, Options{Dir: t.TempDir()})
 	a, lost := b.begin("ann"), b.begin("lost")
 	send(a, "media/echo", 1_000)
 	send(lost, "media/echo", 1_000)
@@ -147,7 +147,7 @@ func TestLastHourOfContinuedSessions(t *testing.T) {
 // With hashed users the answer shows hashes, and a query has the id. The id of another user that equals a hash selects
 // nothing.
 func TestLastHourOfHashedUsers(t *testing.T) {
-	b := newBed(t, Options{User: func(user string) string { return "hash of " + user }})
+	b := newFixture(t, Options{User: func(user string) string { return "hash of " + user }})
 	send(b.begin("ann"), "media/echo", 5)
 	b.expectHour("by id", b.last(60, inspection.UsageByUser, "ann"), figures(1, 0, 5, 1),
 		inspection.UsageEntry{User: "hash of ann", UsageFigures: figures(1, 0, 5, 1)})
@@ -156,7 +156,7 @@ func TestLastHourOfHashedUsers(t *testing.T) {
 
 // Users beyond the memory bound are in the total only, and the answer says so. The users with the most bytes stay.
 func TestLastHourIsBounded(t *testing.T) {
-	b := newBed(t, Options{Memory: 1})
+	b := newFixture(t, Options{Memory: 1})
 	if b.hour.limit != leastHour {
 		t.Fatalf("the limit is %d", b.hour.limit)
 	}
@@ -191,7 +191,7 @@ func TestLastHourIsBounded(t *testing.T) {
 
 // Entries beyond the limit of the request are included in the total.
 func TestLimitOfLastHour(t *testing.T) {
-	b := newBed(t, Options{})
+	b := newFixture(t, Options{})
 	for i := range 5 {
 		send(b.begin(fmt.Sprint(i)), "media/echo", i)
 	}
@@ -204,7 +204,7 @@ func TestLimitOfLastHour(t *testing.T) {
 
 // While sessions begin, relay and end, and while the hour is queried, no traffic is lost or counted twice.
 func TestLastHourUnderLoad(t *testing.T) {
-	b := newBed(t, Options{Sessions: 1 << 20})
+	b := newFixture(t, Options{Sessions: 1 << 20})
 	const workers, sessions, packets = 8, 300, 5
 	var relaying, reading sync.WaitGroup
 	stop := make(chan struct{})
@@ -252,7 +252,7 @@ func TestLastHourUnderLoad(t *testing.T) {
 
 // Reading the accounts of a minute does not allocate once their users are known.
 func TestMinuteNeedsNoMemory(t *testing.T) {
-	b := newBed(t, Options{})
+	b := newFixture(t, Options{})
 	a := b.begin("ann")
 	traffic := a.Route("media/echo")
 	b.countHour()

@@ -624,11 +624,11 @@ func (b *Recorder) Close(ctx context.Context) error {
 	}()
 	// The file stays locked while it is written, so that the next process waits.
 	var err error
-	patience := time.NewTimer(closeTime)
-	defer patience.Stop()
+	timeout := time.NewTimer(closeTime)
+	defer timeout.Stop()
 	select {
 	case err = <-closed:
-	case <-patience.C:
+	case <-timeout.C:
 		err = fmt.Errorf("close usage: the folder takes no writes for %v", closeTime)
 	}
 	if left, lost := b.left(); left > 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// bed is a recorder with a clock of its own. A consumer adds up its records.
-type bed struct {
+// fixture is a recorder with a clock of its own. A consumer adds up its records.
+type fixture struct {
 	*Recorder
 	t        *testing.T
 	o        Options
@@ -65,8 +65,8 @@ func (c *consumer) take() (list []Record) {
 	return list
 }
 
-func newBed(t *testing.T, o Options) *bed {
-	b := &bed{t: t, now: time.Unix(1_800_000_000, 0), consumer: &consumer{t: t, highest: map[string]Record{}}}
+func newFixture(t *testing.T, o Options) *fixture {
+	b := &fixture{t: t, now: time.Unix(1_800_000_000, 0), consumer: &consumer{t: t, highest: map[string]Record{}}}
 	o.Sink, o.Now = b.consumer, func() time.Time { return b.now }
 	b.o = o
 	b.Recorder = Open(o)
@@ -74,7 +74,7 @@ func newBed(t *testing.T, o Options) *bed {
 }
 
 // kill replaces a recorder whose process was killed.
-func (b *bed) kill(continued ...ID) {
+func (b *fixture) kill(continued ...ID) {
 	b.t.Helper()
 	if err := b.closeFile(); err != nil { // unlocks the file, as the end of the process does
 		b.t.Fatal(err)
@@ -84,7 +84,7 @@ func (b *bed) kill(continued ...ID) {
 }
 
 // pass advances the clock second by second.
-func (b *bed) pass(seconds int) {
+func (b *fixture) pass(seconds int) {
 	for range seconds {
 		b.now = b.now.Add(time.Second)
 		b.tick()
@@ -92,7 +92,7 @@ func (b *bed) pass(seconds int) {
 	}
 }
 
-func (b *bed) begin(user string) *Account {
+func (b *fixture) begin(user string) *Account {
 	b.t.Helper()
 	a := b.Begin(Identity{ID: New(), Gateway: "media/edge", Listener: "media/edge/udp", Protocol: "TURN-UDP", User: user,
 		Started: b.now})
@@ -107,7 +107,7 @@ func send(a *Account, route string, bytes int) { a.Route(route).Tx.Add(bytes) }
 
 // A session has an interim record once a minute. It has a last record when packets in progress are counted.
 func TestRecordsOfASession(t *testing.T) {
-	b := newBed(t, Options{User: func(user string) string { return "hash of " + user }})
+	b := newFixture(t, Options{User: func(user string) string { return "hash of " + user }})
 	id := New()
 	a := b.Begin(Identity{ID: id, Gateway: "media/edge", Listener: "media/edge/udp", Protocol: "TURN-UDP", User: "ann",
 		Caveats: "~1~A2", Started: b.now})
@@ -156,7 +156,7 @@ func TestRecordsOfASession(t *testing.T) {
 
 // An account counts the first routes by name, and all further routes together.
 func TestManyRoutes(t *testing.T) {
-	b := newBed(t, Options{})
+	b := newFixture(t, Options{})
 	a := b.begin("ann")
 	for i := range 20 {
 		for range 2 {
@@ -175,7 +175,7 @@ func TestManyRoutes(t *testing.T) {
 
 // A session that could not start has no record.
 func TestSessionThatDidNotStart(t *testing.T) {
-	b := newBed(t, Options{})
+	b := newFixture(t, Options{})
 	b.begin("ann").End()
 	b.pass(10)
 	if len(b.consumer.take()) != 0 || b.Status() != (Status{}) {
@@ -185,7 +185,7 @@ func TestSessionThatDidNotStart(t *testing.T) {
 
 // A slow delivery delays the interim records only by its own duration.
 func TestSlowDeliveryDelaysNoLaterRecord(t *testing.T) {
-	b := newBed(t, Options{})
+	b := newFixture(t, Options{})
 	for range 200 {
 		b.begin("ann")
 	}
@@ -201,7 +201,7 @@ func TestSlowDeliveryDelaysNoLaterRecord(t *testing.T) {
 
 // After a process was killed, each account is continued or gets its last record, with all that was counted.
 func TestKilledProcess(t *testing.T) {
-	b := newBed(t, Options{Dir: t.TempDir()})
+	b := newFixture(t, Options{Dir: t.TempDir()})
 	continued, crashed, over, dropped, moved := b.begin("ann"), b.begin("bob"), b.begin("eve"), b.begin("joe"), b.begin("kim")
 	b.pass(70)
 	for i, a := range []*Account{continued, crashed, over, dropped, moved} {
@@ -259,7 +259,7 @@ func TestKilledProcess(t *testing.T) {
 // the folder may end with the process: if the folder stays, the next process begins another part.
 func TestLeave(t *testing.T) {
 	for _, o := range []Options{{HandOver: true}, {Dir: t.TempDir()}, {Dir: t.TempDir(), HandOver: true}} {
-		b := newBed(t, o)
+		b := newFixture(t, o)
 		a := b.begin("ann")
 		send(a, "media/echo", 5)
 		a.Because(Shutdown)
@@ -289,7 +289,7 @@ var errAway = errors.New("the collector is away")
 
 // While the collector does not answer, last records are kept, and an interim record is replaced by the next one.
 func TestRecordsWaitForTheCollector(t *testing.T) {
-	b := newBed(t, Options{Sessions: 10 * batch})
+	b := newFixture(t, Options{Sessions: 10 * batch})
 	b.consumer.fail = errAway
 	var all []*Account
 	for range 2 * batch {
@@ -320,7 +320,7 @@ func TestRecordsWaitForTheCollector(t *testing.T) {
 
 // The number of undelivered last records is bounded. Records beyond the bound are counted as lost.
 func TestTooManyLastRecords(t *testing.T) {
-	b := newBed(t, Options{Sessions: 20_000})
+	b := newFixture(t, Options{Sessions: 20_000})
 	b.consumer.fail = errAway
 	const maxEnded = 10_000
 	for range maxEnded + 10 {
@@ -343,7 +343,7 @@ func TestTooManyLastRecords(t *testing.T) {
 
 // The number of names of routes and listeners is bounded. Names beyond the bound are left out of the records.
 func TestTooManyNames(t *testing.T) {
-	b := newBed(t, Options{})
+	b := newFixture(t, Options{})
 	for range 2 * maxNames {
 		b.named(New().String())
 	}
@@ -356,9 +356,9 @@ func TestTooManyNames(t *testing.T) {
 // Two processes never share a file.
 func TestFolderInUse(t *testing.T) {
 	dir := t.TempDir()
-	one := newBed(t, Options{Dir: dir})
+	one := newFixture(t, Options{Dir: dir})
 	a := one.begin("ann")
-	two := newBed(t, Options{Dir: dir, Continued: []ID{a.id}})
+	two := newFixture(t, Options{Dir: dir, Continued: []ID{a.id}})
 	if other := two.begin("ann"); two.slots.stored(other.at) || !one.slots.stored(a.at) {
 		t.Error("two processes use a file")
 	}
@@ -368,7 +368,7 @@ func TestFolderInUse(t *testing.T) {
 func TestDamagedFile(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	dir := t.TempDir()
-	b := newBed(t, Options{Dir: dir})
+	b := newFixture(t, Options{Dir: dir})
 	var ids []ID
 	for i := range 300 {
 		a := b.begin(strings.Repeat("u", i%40*10))
@@ -403,7 +403,7 @@ func TestDamagedFile(t *testing.T) {
 		if err := os.WriteFile(path, damage(slices.Clone(intact)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		b := newBed(t, Options{Dir: dir, Continued: ids[:150]})
+		b := newFixture(t, Options{Dir: dir, Continued: ids[:150]})
 		for _, id := range ids[:100] {
 			send(b.Begin(Identity{ID: id, User: "ann"}), "media/echo", 1)
 		}
@@ -423,7 +423,7 @@ func TestDamagedFile(t *testing.T) {
 // exactly.
 func TestNothingIsLostOrDoubled(t *testing.T) {
 	const workers, each, packets = 8, 60, 50
-	b := newBed(t, Options{Dir: t.TempDir(), Sessions: 2 * workers * each})
+	b := newFixture(t, Options{Dir: t.TempDir(), Sessions: 2 * workers * each})
 	var mu sync.Mutex // of the clock and the consumer
 	var ids []ID
 	var group, deliveries sync.WaitGroup

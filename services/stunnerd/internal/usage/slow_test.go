@@ -48,7 +48,7 @@ func (s *stuck) Write(n int, memory []byte) error {
 }
 
 // stall blocks the volume of a recorder until proceed is called. asked gets a value when the recorder waits.
-func (b *bed) stall() (s *stuck, asked <-chan struct{}, proceed func()) {
+func (b *fixture) stall() (s *stuck, asked <-chan struct{}, proceed func()) {
 	waits, free := make(chan struct{}, 1), make(chan struct{})
 	s = &stuck{volume: b.slots.file, asked: waits, free: free}
 	b.slots.file = s
@@ -56,7 +56,7 @@ func (b *bed) stall() (s *stuck, asked <-chan struct{}, proceed func()) {
 }
 
 // full makes writes to the volume of a recorder fail.
-func (b *bed) full() *stuck {
+func (b *fixture) full() *stuck {
 	s, _, proceed := b.stall()
 	s.fail.Store(true)
 	proceed()
@@ -69,7 +69,7 @@ var sessionsOfChunk = chunkSize / sizeOf(3)
 // while the volume blocks, sessions begin, count, get new routes, have records and end. When it does not block
 // any more, the accounts of the remaining sessions move into the file.
 func TestSlowVolumeDelaysNoSession(t *testing.T) {
-	b := newBed(t, Options{Dir: t.TempDir(), Sessions: 10_000})
+	b := newFixture(t, Options{Dir: t.TempDir(), Sessions: 10_000})
 	_, asked, proceed := b.stall()
 	defer proceed()
 	b.begin("ann") // takes a spare chunk, so that another one must be mapped
@@ -130,7 +130,7 @@ func TestSlowVolumeDelaysNoSession(t *testing.T) {
 
 // When a slot of a copied chunk is freed, its copy is freed too: the next process finds no session in it.
 func TestCopyOfAnEndedSession(t *testing.T) {
-	b := newBed(t, Options{Dir: t.TempDir()})
+	b := newFixture(t, Options{Dir: t.TempDir()})
 	s := b.full()
 	var all []*Account
 	for range 3 * sessionsOfChunk {
@@ -157,7 +157,7 @@ func TestCopyOfAnEndedSession(t *testing.T) {
 // is full, and one when it has space again.
 func TestFullVolume(t *testing.T) {
 	var text strings.Builder
-	b := newBed(t, Options{Dir: t.TempDir(), HandOver: true, Log: slog.New(slog.NewTextHandler(&text, nil))})
+	b := newFixture(t, Options{Dir: t.TempDir(), HandOver: true, Log: slog.New(slog.NewTextHandler(&text, nil))})
 	stored := b.begin("ann")
 	volume := b.full()
 	var all []*Account
@@ -198,7 +198,7 @@ func TestFullVolume(t *testing.T) {
 // If a part of the file was never allocated, the accounts in the other parts are kept, even if the volume is full at
 // the start.
 func TestVolumeWithAHole(t *testing.T) {
-	b := newBed(t, Options{Dir: t.TempDir()})
+	b := newFixture(t, Options{Dir: t.TempDir()})
 	volume := b.full()
 	b.store() // requests a chunk after the mapped ones
 	hole := len(b.slots.chunks)
@@ -247,7 +247,7 @@ func TestRunWaitsForNeitherVolumeNorCollector(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refreshed atomic.Int32
 		hanging := hangs{began: make(chan struct{}, 1)}
-		b := &bed{t: t, o: Options{Dir: t.TempDir(), Sink: hanging, Now: time.Now, Refresh: func() { refreshed.Add(1) }}}
+		b := &fixture{t: t, o: Options{Dir: t.TempDir(), Sink: hanging, Now: time.Now, Refresh: func() { refreshed.Add(1) }}}
 		b.Recorder = Open(b.o)
 		_, asked, proceed := b.stall()
 		b.now = time.Now()

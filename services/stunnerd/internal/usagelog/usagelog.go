@@ -49,8 +49,8 @@ func Open(to string, env func(string) string, from Origin) (Sink, error) {
 // lines writes records as lines of JSON.
 type lines struct {
 	path string // empty for out
-	// patience limits the duration of a delivery.
-	patience time.Duration
+	// timeout limits the duration of a delivery.
+	timeout time.Duration
 	// writing has a value during a write. It guards the fields below. A write to a volume or a pipe may block for any
 	// time.
 	writing chan struct{}
@@ -61,7 +61,7 @@ type lines struct {
 }
 
 func newLines(path string, out io.Writer) *lines {
-	return &lines{path: path, out: out, patience: otlp.Timeout, writing: make(chan struct{}, 1)}
+	return &lines{path: path, out: out, timeout: otlp.Timeout, writing: make(chan struct{}, 1)}
 }
 
 // reopen opens the file, unless it is open and still has its name: a rotation renames it.
@@ -101,8 +101,8 @@ func (l *lines) Deliver(ctx context.Context, records []usage.Record) error {
 			return fmt.Errorf("encode usage record: %w", err)
 		}
 	}
-	slow := fmt.Errorf("the volume or the pipe takes none for %v", l.patience)
-	ctx, cancel := context.WithTimeoutCause(ctx, l.patience, slow)
+	slow := fmt.Errorf("the volume or the pipe takes none for %v", l.timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, l.timeout, slow)
 	defer cancel()
 	done := make(chan error, 1)
 	select {

@@ -90,7 +90,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// A slow reader of a pipe delays no delivery longer than patience, and does not delay the end of the process. There is
+// A slow reader of a pipe delays no delivery longer than timeout, and does not delay the end of the process. There is
 // one write at a time. When the reader reads again, all lines are complete.
 func TestSlowReader(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
@@ -116,7 +116,7 @@ func TestSlowReader(t *testing.T) {
 			if out.of == nil {
 				slow = l
 			}
-			slow.patience = 20 * time.Millisecond
+			slow.timeout = 20 * time.Millisecond
 			many := slices.Repeat(sample(), 100)
 			accepted := 0
 			for err = nil; err == nil; accepted++ {
@@ -128,7 +128,7 @@ func TestSlowReader(t *testing.T) {
 				}
 			}
 			ended, end := context.WithCancel(t.Context())
-			slow.patience = time.Hour
+			slow.timeout = time.Hour
 			end()
 			if err := slow.Deliver(ended, many); !errors.Is(err, context.Canceled) {
 				t.Errorf("delivered: %v", err)

@@ -29,8 +29,8 @@ type pionConn struct {
 
 	// mu is held during an exchange (a message to pion/turn and its answer), so that there is one exchange at a time.
 	// It guards the fields below. During an exchange the read loop of pion/turn uses the field current without mu.
-	// Memory of exchanges is reused. After Close there are no exchanges, because pion/turn may still use that of the
-	// last one.
+	// Memory of exchanges is reused. After Close there are no exchanges, because pion/turn may still use the memory of
+	// the last exchange.
 	mu      sync.Mutex
 	current *exchange
 	next    exchange
@@ -60,8 +60,8 @@ type exchange struct {
 	// answer is valid if answered is set.
 	answer   stun.Message
 	answered bool
-	// question is set for an indication of pionConn.permitted. permitted reports whether the peer of an indication has a
-	// permission.
+	// question is set for an indication of pionConn.permitted. permitted reports whether the peer of an indication has
+	// a permission.
 	question, permitted bool
 }
 

@@ -45,8 +45,8 @@ func (c *client) Connected() bool       { return false }
 func (c *client) Local() netip.AddrPort { return netip.AddrPort{} }
 func (c *client) Released()             {}
 
-// bed is an engine with one allocation that has not been started, in virtual time.
-type bed struct {
+// fixture is an engine with one allocation that has not been started, in virtual time.
+type fixture struct {
 	t *testing.T
 	*Engine
 	engine.Allocation
@@ -56,14 +56,14 @@ type bed struct {
 	routes relay.Routes
 }
 
-func inBed(t *testing.T, test func(b *bed)) {
+func inFixture(t *testing.T, test func(b *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		e, err := New(2, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := &bed{t: t, Engine: e, client: &client{}}
+		b := &fixture{t: t, Engine: e, client: &client{}}
 		b.routes.Store(cluster.NewView(
 			[]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{"127.0.0.1"}}}, []string{"c"},
 		))
@@ -88,18 +88,18 @@ func inBed(t *testing.T, test func(b *bed)) {
 	})
 }
 
-func (b *bed) must(err error) {
+func (b *fixture) must(err error) {
 	b.t.Helper()
 	if err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-func (b *bed) peer() relaytest.Peer { return b.net.Peer(netip.MustParseAddrPort("127.0.0.1:4000")) }
+func (b *fixture) peer() relaytest.Peer { return b.net.Peer(netip.MustParseAddrPort("127.0.0.1:4000")) }
 
 // An allocation exists from Start to End, for any time between them, and End closes its relay.
 func TestAllocationLastsUntilEnd(t *testing.T) {
-	inBed(t, func(b *bed) {
+	inFixture(t, func(b *fixture) {
 		b.must(b.Start())
 		for range 100 {
 			time.Sleep(15 * time.Minute)
@@ -118,15 +118,15 @@ func TestAllocationLastsUntilEnd(t *testing.T) {
 // Every method but End fails with ErrNoAllocation if there is no allocation: before Start, after End, after the relay
 // was closed, and after the engine was closed.
 func TestNoAllocation(t *testing.T) {
-	for name, end := range map[string]func(b *bed){
-		"before Start":         func(*bed) {},
-		"after End":            func(b *bed) { b.must(b.Start()); b.must(b.End()) },
-		"relay closed":         func(b *bed) { b.must(b.Start()); b.must(b.relay.Close()); synctest.Wait() },
-		"engine closed":        func(b *bed) { b.must(b.Start()); b.must(b.Engine.Close()); synctest.Wait() },
-		"closed, then started": func(b *bed) { b.must(b.Engine.Close()); _ = b.Start() },
+	for name, end := range map[string]func(b *fixture){
+		"before Start":         func(*fixture) {},
+		"after End":            func(b *fixture) { b.must(b.Start()); b.must(b.End()) },
+		"relay closed":         func(b *fixture) { b.must(b.Start()); b.must(b.relay.Close()); synctest.Wait() },
+		"engine closed":        func(b *fixture) { b.must(b.Start()); b.must(b.Engine.Close()); synctest.Wait() },
+		"closed, then started": func(b *fixture) { b.must(b.Engine.Close()); _ = b.Start() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBed(t, func(b *bed) {
+			inFixture(t, func(b *fixture) {
 				end(b)
 				b.Send([]byte("data"), b.peer().Addr())
 				if err := b.Permit([]netip.AddrPort{b.peer().Addr()}); !errors.Is(err, engine.ErrNoAllocation) {
@@ -144,7 +144,7 @@ func TestNoAllocation(t *testing.T) {
 // Data of a peer without a channel reaches the client, and data of a Send indication reaches the peer, only with a
 // permission, whatever the port.
 func TestPermissionDecides(t *testing.T) {
-	inBed(t, func(b *bed) {
+	inFixture(t, func(b *fixture) {
 		b.must(b.Start())
 		relayed := b.relay.Session().Relay
 		pass := func() (toPeer, toClient bool) {
@@ -178,7 +178,7 @@ func TestPermissionDecides(t *testing.T) {
 
 // If the allocation exists already, Start is refused with a code. The gate and the engine may disagree.
 func TestRefusalHasACode(t *testing.T) {
-	inBed(t, func(b *bed) {
+	inFixture(t, func(b *fixture) {
 		b.must(b.Start())
 		var refused engine.Refusal
 		if err := b.Start(); !errors.As(err, &refused) || refused.Code != stun.CodeAllocMismatch {
@@ -190,7 +190,7 @@ func TestRefusalHasACode(t *testing.T) {
 // pion/turn measures the age of its nonces by the wall clock. If it refuses a nonce after a jump, the request is
 // repeated with a new one.
 func TestStaleNonceIsReplaced(t *testing.T) {
-	inBed(t, func(b *bed) {
+	inFixture(t, func(b *fixture) {
 		for _, request := range []func() error{
 			b.Start, func() error { return b.Permit([]netip.AddrPort{b.peer().Addr()}) },
 		} {
@@ -204,7 +204,7 @@ func TestStaleNonceIsReplaced(t *testing.T) {
 
 // Several allocations of one client address, on the same pionConns, are independent.
 func TestAllocationsAreIndependent(t *testing.T) {
-	inBed(t, func(b *bed) {
+	inFixture(t, func(b *fixture) {
 		b.must(b.Start())
 		for range 4 {
 			socket, err := b.net.Open(netip.MustParseAddr("127.0.0.1"), 0)
@@ -225,7 +225,7 @@ func TestAllocationsAreIndependent(t *testing.T) {
 
 // An idle allocation has no goroutine, because its stack would be a third of the memory of the allocation.
 func TestIdleAllocationHasNoGoroutine(t *testing.T) {
-	inBed(t, func(b *bed) {
+	inFixture(t, func(b *fixture) {
 		synctest.Wait()
 		before := runtime.NumGoroutine()
 		b.must(b.Start())
@@ -244,7 +244,7 @@ func TestIdleAllocationHasNoGoroutine(t *testing.T) {
 
 // A relay that is closed before its allocation starts leaves no allocation.
 func TestClosedRelayLeavesNoAllocation(t *testing.T) {
-	inBed(t, func(b *bed) {
+	inFixture(t, func(b *fixture) {
 		b.must(b.relay.Close())
 		synctest.Wait()
 		_ = b.Start()

@@ -23,18 +23,18 @@ func newReplica() replica { return replica{make(chan any)} }
 // FollowReports passes changes to each, until one is an error. It fails if no change arrives in the first 30 s, as if
 // the replica were unreachable.
 func (r replica) FollowReports(ctx context.Context, each func(discovery.ReportChange) error) error {
-	patience := time.After(30 * time.Second)
+	timeout := time.After(30 * time.Second)
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-patience:
+		case <-timeout:
 			return errors.New("no answer")
 		case said := <-r.news:
 			if err, ok := said.(error); ok {
 				return err
 			}
-			patience = nil
+			timeout = nil
 			if err := each(said.(discovery.ReportChange)); err != nil {
 				return err
 			}

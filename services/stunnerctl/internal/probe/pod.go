@@ -37,7 +37,7 @@ func healthPort(c config.Config) int {
 // health asks a pod whether its process is alive.
 func (o Options) health(ctx context.Context, pod string, port int) diagnose.ProbedPod {
 	p := diagnose.ProbedPod{Pod: pod}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	connected := false
 	client := http.Client{Transport: &http.Transport{
@@ -68,7 +68,7 @@ func (o Options) health(ctx context.Context, pod string, port int) diagnose.Prob
 // listener sends a Binding request to a listener of a pod over TCP or TLS.
 func (o Options) listener(ctx context.Context, pod string, l config.Listener) diagnose.ProbedPod {
 	p := diagnose.ProbedPod{Pod: pod, Listener: name(l.Name)}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := o.DialPod(ctx, pod, l.Port)
 	if err == nil {

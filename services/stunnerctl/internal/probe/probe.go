@@ -49,15 +49,15 @@ const (
 	secureFlows = 2
 	// Limit is the longest time that a probe of one Gateway takes.
 	Limit = 16 * time.Second
-	// longPatience is how long a probe waits for the answer to a long request after a short one was answered. It is
+	// longTimeout is how long a probe waits for the answer to a long request after a short one was answered. It is
 	// enough for three requests.
-	longPatience = 3500 * time.Millisecond
+	longTimeout = 3500 * time.Millisecond
 	// pauseOfClient is the maximum time between two packets of an ICE agent (RFC 7675 §5.1). A NAT must keep its
 	// mapping that long.
 	pauseOfClient = 6 * time.Second
 	// parallelPods is the number of pods that are tested at a time, and podsLimit bounds the time for all of them.
 	parallelPods = 8
-	podsLimit    = patience + time.Second
+	podsLimit    = timeout + time.Second
 )
 
 // Options configure a probe.
@@ -68,7 +68,8 @@ type Options struct {
 	Credential func(context.Context) (credential.Credential, error)
 	// Origin says where the credential is from, for messages.
 	Origin string
-	// Pods are the names of the pods, and DialPod connects to a TCP port of one. Without DialPod no pod is tested by TCP.
+	// Pods are the names of the pods, and DialPod connects to a TCP port of one. Without DialPod no pod is tested by
+	// TCP.
 	Pods    []string
 	DialPod func(ctx context.Context, pod string, port int) (net.Conn, error)
 	// PodsUntested says why DialPod is nil.

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// patience is how long a probe waits for a connection, a handshake, or the answer to a request.
-	patience = 5 * time.Second
+	// timeout is how long a probe waits for a connection, a handshake, or the answer to a request.
+	timeout = 5 * time.Second
 	// firstRTO is the wait before the first retransmission, which doubles with each (RFC 8489 §6.2.1).
 	firstRTO = 500 * time.Millisecond
 	// maxRefusals is the number of ICMP messages after which a request over UDP ends. The first may be about an earlier
@@ -104,7 +104,7 @@ type wire struct {
 
 // dial connects to a server. Certificates are not verified: the rules judge them, and a request reveals no password.
 func dial(ctx context.Context, p config.Protocol, at netip.AddrPort, host string) (*wire, error) {
-	dialing, cancel := context.WithTimeout(ctx, patience)
+	dialing, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(dialing, p.Network(), at.String())
 	if err != nil {
@@ -116,7 +116,7 @@ func dial(ctx context.Context, p config.Protocol, at netip.AddrPort, host string
 // wrap makes the handshake of a protocol on a connection. The connection ends with ctx.
 func wrap(ctx context.Context, conn net.Conn, p config.Protocol, host string) (*wire, error) {
 	w := &wire{Conn: conn}
-	shaking, cancel := context.WithTimeout(ctx, patience)
+	shaking, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if p.Secure() {
 		if err := w.handshake(shaking, p, host); err != nil {
@@ -219,7 +219,7 @@ func (w *wire) receive() (*stun.Message, error) {
 // ask sends a request and returns the response to it. Over UDP it sends it again as RFC 8489 says. seen gets other
 // messages, unless it is nil.
 func (w *wire) ask(ctx context.Context, request *stun.Message, seen func(*stun.Message)) (*stun.Message, error) {
-	end := time.Now().Add(patience)
+	end := time.Now().Add(timeout)
 	if limit, ok := ctx.Deadline(); ok && limit.Before(end) {
 		end = limit
 	}

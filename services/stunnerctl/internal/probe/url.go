@@ -45,7 +45,7 @@ func resolve(ctx context.Context, l config.Listener, uri config.URI) (all []targ
 	if a, err := netip.ParseAddr(uri.Host); err == nil {
 		return []target{{listener: l, uri: uri, address: netip.AddrPortFrom(a.Unmap(), uint16(uri.Port))}}
 	}
-	limited, cancel := context.WithTimeout(ctx, patience)
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	found, err := net.DefaultResolver.LookupNetIP(limited, "ip", uri.Host)
 	if err != nil {
@@ -154,15 +154,15 @@ func (t target) longNeedsSession() bool {
 
 // passes reports whether a long Binding request is answered, even if the server refuses it.
 func (w *wire) passes(ctx context.Context, length int) bool {
-	ctx, cancel := context.WithTimeout(ctx, longPatience)
+	ctx, cancel := context.WithTimeout(ctx, longTimeout)
 	defer cancel()
 	_, err := w.bind(ctx, length)
 	return !errors.Is(err, errNoAnswer)
 }
 
 // longest returns the length of the long messages of a protocol: with the headers of IPv6, UDP and DTLS they have the
-// minimum MTU of IPv6 (RFC 8200 §5), which packets of media of browsers nearly have. Two messages of a byte stream fill a
-// whole segment of a usual path.
+// minimum MTU of IPv6 (RFC 8200 §5), which packets of media of browsers nearly have. Two messages of a byte stream fill
+// a whole segment of a usual path.
 func longest(p config.Protocol) int {
 	switch {
 	case p.Stream():

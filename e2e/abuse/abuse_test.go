@@ -47,7 +47,7 @@ import (
 const (
 	user     = "ann"
 	password = "opens-the-door"
-	patience = 20 * time.Second // timeout of conditions
+	timeout  = 20 * time.Second // limits the wait for a condition
 )
 
 // program is the dataplane, built without the race detector, whose memory would dominate the measurements.
@@ -212,7 +212,7 @@ func (d *target) client(t *testing.T, from, to netip.Addr, user, password string
 // request sends a request until its response arrives.
 func request(t *testing.T, c *ask.Client, method stun.Method, attrs ...stun.Setter) *stun.Message {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	answer, _, err := c.Do(ctx, method, attrs...)
 	if err != nil {
@@ -228,9 +228,9 @@ func codeOf(t *testing.T, c *ask.Client, method stun.Method, attrs ...stun.Sette
 }
 
 // await waits for a condition of the dataplane.
-func (d *target) await(t *testing.T, patience time.Duration, cond func(context.Context) error) {
+func (d *target) await(t *testing.T, timeout time.Duration, cond func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	must(t, d.process.Until(ctx, cond))
 }
@@ -238,7 +238,7 @@ func (d *target) await(t *testing.T, patience time.Duration, cond func(context.C
 // good runs a well-behaved client. It returns the time to the first echo, without stalls of the machine.
 func (d *target) good(t *testing.T, n call.Network) time.Duration {
 	t.Helper()
-	took, err := d.newCall(t.Context(), n, loopback, patience)
+	took, err := d.newCall(t.Context(), n, loopback, timeout)
 	if err != nil {
 		t.Fatalf("good client over %s: %v", n, err)
 	}
@@ -247,8 +247,8 @@ func (d *target) good(t *testing.T, n call.Network) time.Duration {
 
 // newCall makes a call, waits for echoes of some datagrams, and ends the call. It returns the time to the first echo,
 // without stalls of the machine.
-func (d *target) newCall(ctx context.Context, n call.Network, at netip.Addr, patience time.Duration) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (d *target) newCall(ctx context.Context, n call.Network, at netip.Addr, timeout time.Duration) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	machine := stall.Start()
 	defer machine.Stop()

@@ -99,7 +99,7 @@ func TestCredentialIsLimitedByItsCaveats(t *testing.T) {
 	// A datagram to the peer of another route is dropped, and a datagram to the peer of the named route is echoed.
 	must(t, c.Send(ask.SendIndication(d.b, []byte("to b"))))
 	must(t, c.Send(ask.ChannelData(0x4000, []byte("to a"))))
-	if got, err := c.Receive(patience); err != nil || !strings.HasSuffix(string(got), "to a") {
+	if got, err := c.Receive(timeout); err != nil || !strings.HasSuffix(string(got), "to a") {
 		t.Errorf("received %q, %v", got, err)
 	}
 	if n, err := harness.Metric(t.Context(), d.Metrics, telemetry.Dropped); err != nil || n != 1 {
@@ -121,7 +121,7 @@ func TestCredentialIsLimitedByItsCaveats(t *testing.T) {
 	wide, err := d.Config.Auth.Authority().Mint("ann", time.Hour, time.Now())
 	must(t, err)
 	raw := c.With(wide.Username, string(wide.Password), stun.MethodCreatePermission, ask.Peer(d.b))
-	if answer, err := c.Once(raw, patience); err != nil || ask.Code(answer) != 441 {
+	if answer, err := c.Once(raw, timeout); err != nil || ask.Code(answer) != 441 {
 		t.Errorf("another credential: %d, %v, want 441", ask.Code(answer), err)
 	}
 }
@@ -173,7 +173,7 @@ func TestCredentialIsUsedUp(t *testing.T) {
 	payload := make([]byte, 1000)
 	for i := range total / 2 / len(payload) { // each is echoed
 		must(t, c.Send(ask.ChannelData(0x4000, payload)))
-		if got, err := c.Receive(patience); err != nil || len(got) != 4+len(payload) {
+		if got, err := c.Receive(timeout); err != nil || len(got) != 4+len(payload) {
 			t.Fatalf("datagram %d: %d bytes, %v", i, len(got), err)
 		}
 	}
@@ -225,7 +225,7 @@ func TestCredentialFollowsItsRoute(t *testing.T) {
 	}
 	for _, want := range []bool{false, true} {
 		swap()
-		for deadline := time.Now().Add(patience); passes() != want; {
+		for deadline := time.Now().Add(timeout); passes() != want; {
 			if time.Now().After(deadline) {
 				t.Fatalf("media after the change: %v", !want)
 			}

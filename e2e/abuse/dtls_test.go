@@ -53,7 +53,7 @@ func TestForgedClientHelloLeavesNoState(t *testing.T) {
 	for range 3 { // the first clients have one-time costs, which are not part of the flood
 		d.good(t, call.DTLS)
 	}
-	d.await(t, patience, d.atMost(call.DTLS, 0))
+	d.await(t, timeout, d.atMost(call.DTLS, 0))
 	memory, goroutines, began := d.warm(t), d.goroutines(t), d.cpu(t)
 	var answered int
 	for i := range sources {
@@ -71,7 +71,7 @@ func TestForgedClientHelloLeavesNoState(t *testing.T) {
 	if answered < sources*99/100 {
 		t.Errorf("%d of %d hellos answered", answered, sources)
 	}
-	d.await(t, patience, d.atMost(call.DTLS, 0))
+	d.await(t, timeout, d.atMost(call.DTLS, 0))
 	if n := d.goroutines(t) - goroutines; n < -5 || n > 5 {
 		t.Errorf("%+d goroutines", n)
 	}
@@ -115,7 +115,7 @@ func TestFirstClientKeepsItsSession(t *testing.T) {
 	secure, err := dtls.ClientWithOptions(line, server, dtls.WithRootCAs(d.roots),
 		dtls.WithServerName(harness.Loopback))
 	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	must(t, secure.HandshakeContext(ctx))
 	client, err := turn.NewClient(&turn.ClientConfig{
@@ -178,7 +178,7 @@ func (l tapped) send(t *testing.T, server net.Addr, datagram []byte) {
 // await returns the next message of a type.
 func (l tapped) await(t *testing.T, message byte) []byte {
 	t.Helper()
-	for late := time.After(patience); ; {
+	for late := time.After(timeout); ; {
 		select {
 		case datagram := <-l.hellos:
 			if datagram[recordHeader] == message {
@@ -197,7 +197,7 @@ func TestOpenSSLConnects(t *testing.T) {
 		t.Run(fmt.Sprintf("%d responses lost", lost), func(t *testing.T) {
 			t.Parallel()
 			server := lossy(t, d.at(loopback, call.DTLS), lost)
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
 			client := exec.CommandContext(
 				ctx, "openssl", "s_client", "-dtls1_2", "-alpn", "h2,stun.turn", "-connect", server.String(),

@@ -204,14 +204,14 @@ func TestServersDoNotLoop(t *testing.T) {
 			d.metric(t, fmt.Sprintf("stunner_listener_packets_total{direction=%q,name=\"abuse/door/udp\"}", direction)),
 		)
 	}
-	a.await(t, patience, func(context.Context) error {
+	a.await(t, timeout, func(context.Context) error {
 		if got := packets(a, "rx"); got != forged {
 			return fmt.Errorf("%d of %d forged requests were read", got, forged)
 		}
 		return nil
 	})
 	sent := packets(a, "tx")
-	b.await(t, patience, func(context.Context) error {
+	b.await(t, timeout, func(context.Context) error {
 		if got := packets(b, "rx"); got != sent {
 			return fmt.Errorf("%d of %d responses were read", got, sent)
 		}
@@ -241,7 +241,7 @@ func siege(t *testing.T, attack func(d *target, same *call.Call)) {
 	}
 	newcomer := make(chan error, 1)
 	go func() {
-		_, err := d.newCall(t.Context(), call.UDP, loopback, patience)
+		_, err := d.newCall(t.Context(), call.UDP, loopback, timeout)
 		newcomer <- err
 	}()
 	attack(d, calls[0])
@@ -258,11 +258,11 @@ func siege(t *testing.T, attack func(d *target, same *call.Call)) {
 // uninterrupted ends calls, which must be running and must have lost nothing.
 func (d *target) uninterrupted(t *testing.T, calls []*call.Call) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	for _, c := range calls {
 		err := c.AwaitMore(ctx, 3)
-		if s := c.End(patience); err != nil || s.Lost > 0 {
+		if s := c.End(timeout); err != nil || s.Lost > 0 {
 			t.Errorf("call: %s: %v", s, err)
 		}
 	}
@@ -277,7 +277,7 @@ func (d *target) recovered(t *testing.T, rss, goroutines int) {
 		t.Logf("%d KiB more memory", more>>10)
 	}
 	const spare = 10 // for the test's own allocations and metrics connections
-	d.await(t, patience, func(ctx context.Context) error {
+	d.await(t, timeout, func(ctx context.Context) error {
 		got, err := d.read(ctx, "go_goroutines")
 		if err == nil && int(got) > goroutines+spare {
 			err = fmt.Errorf("%.0f goroutines, %d before", got, goroutines)
@@ -358,7 +358,7 @@ func (f *flood) listen(until time.Time) {
 // below waits until less than the given number of bytes is queued at the listener.
 func (f *flood) below(bytes int) {
 	f.t.Helper()
-	for deadline := time.Now().Add(patience); f.waiting() >= bytes; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(timeout); f.waiting() >= bytes; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			f.t.Fatal("the dataplane does not read its queue")
 		}

@@ -51,7 +51,7 @@ func TestHandshakesTakeAQuarterOfTheCPUs(t *testing.T) {
 			t.Logf("%.0f handshakes per second used %.0f %% of %d cores; %d other clients over TLS and DTLS, slowest first echo after %s",
 				float64(done.Load())/took.Seconds(), 100*share, runtime.NumCPU(), 2*others, slowest)
 			for i, c := range calls {
-				s, undisturbed := c.End(patience), control[i].End(patience)
+				s, undisturbed := c.End(timeout), control[i].End(timeout)
 				if s.Lost > undisturbed.Lost || s.Median > 3*undisturbed.Median+moreAge {
 					t.Errorf("call during a flood of handshakes: %s; control: %s", s, undisturbed)
 				}
@@ -118,8 +118,8 @@ func beginDTLS(ctx context.Context, conn *net.UDPConn) bool {
 	return err == nil && n > recordHeader && buf[0] == recordHandshake && buf[recordHeader] == serverHello
 }
 
-// helloTLS sends a recorded ClientHello from an address, at no CPU cost of its own, and waits for the response. By then the
-// server has done the expensive computations. do connects in a network namespace.
+// helloTLS sends a recorded ClientHello from an address, at no CPU cost of its own, and waits for the response. By then
+// the server has done the expensive computations. do connects in a network namespace.
 func helloTLS(ctx context.Context, do func(func()), from netip.Addr, to netip.AddrPort) bool {
 	var conn net.Conn
 	var err error

@@ -20,8 +20,8 @@ import (
 const (
 	// journalLimit is the size of the volume of the journal that the operator gives to a pod with 512 MiB, in bytes.
 	journalLimit = 16 << 20
-	// fillPatience is how long one user may take until the server refuses it. A busy machine needs most of it.
-	fillPatience = 2 * time.Minute
+	// fillTimeout is how long one user may take until the server refuses it. A busy machine needs most of it.
+	fillTimeout = 2 * time.Minute
 )
 
 var (
@@ -68,7 +68,7 @@ func survive(t *testing.T, quiet, noisy *hosts, a act) {
 	defer stop()
 	filling.Go(func() { hoard.fill(ctx) })
 	began := time.Now()
-	full := noisy.process.Until(bounded(t, fillPatience), func(context.Context) error {
+	full := noisy.process.Until(bounded(t, fillTimeout), func(context.Context) error {
 		return hoard.isFull(time.Since(began))
 	})
 	took := time.Since(began)
@@ -111,7 +111,7 @@ func (h *hosts) continueAfterKill(t *testing.T, what server, calls []*call.Call)
 	t.Helper()
 	must(t, h.process.Kill())
 	h.run(t, what)
-	ctx := bounded(t, patience)
+	ctx := bounded(t, timeout)
 	for i, c := range calls {
 		if err := c.AwaitMore(ctx, 10); err != nil {
 			t.Errorf("call %d does not continue after SIGKILL: %v", i, err)

@@ -186,7 +186,7 @@ func (h *hosts) run(t *testing.T, what server) {
 		command = what.memory.Contain(command)
 	}
 	h.server.Do(func() { h.process = harnesstest.Start(t, command, func(context.Context) error { return nil }) })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	must(t, h.process.Until(ctx, func(ctx context.Context) error { // it opens the other transports before
 		conn, err := h.server.Dial(ctx, "tcp", turnServer.String())

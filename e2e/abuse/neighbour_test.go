@@ -20,9 +20,9 @@ const (
 	window, joining = 3 * time.Second, 2 * time.Second
 	// newCallDeadline is the limit for the time to the first echo of a new call.
 	newCallDeadline = 5 * time.Second
-	// moreLost is how many more datagrams, in percent, running calls may lose than those of the control, and moreAge how
-	// much larger their p99 round trip time may be, in addition to three times that of the control, which is large on a busy machine only. Both are also the tolerance
-	// of the comparison with coturn.
+	// moreLost is how many more datagrams, in percent, running calls may lose than those of the control, and moreAge
+	// how much larger their p99 round trip time may be, in addition to three times that of the control, which is large
+	// on a busy machine only. Both are also the tolerance of the comparison with coturn.
 	moreLost, moreAge = 1.0, 20 * time.Millisecond
 )
 
@@ -145,7 +145,7 @@ func (h *hosts) memory(t *testing.T) int {
 // calls starts the running calls.
 func (h *hosts) calls(t *testing.T, over call.Network) (calls []*call.Call) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	for i := range runningCalls {
 		c, err := call.Start(t.Context(), h.options(over, uint16(1+i)))
@@ -156,8 +156,8 @@ func (h *hosts) calls(t *testing.T, over call.Network) (calls []*call.Call) {
 	return calls
 }
 
-// options returns those of the call of a client with a number. A client with datagrams has a known port, which others can
-// forge.
+// options returns those of the call of a client with a number. A client with datagrams has a known port, which others
+// can forge.
 func (h *hosts) options(over call.Network, number uint16) call.Options {
 	gateway, port := turnServer, uint16(0)
 	if over == call.UDP || over == call.DTLS {

@@ -239,7 +239,7 @@ func silentReader(t *testing.T, h *hosts) harm {
 	var conn net.Conn
 	var err error
 	h.far.Do(func() {
-		dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(abuserAddr, 0)), Timeout: patience}
+		dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(abuserAddr, 0)), Timeout: timeout}
 		conn, err = dialer.Dial("tcp", turnServer.String())
 	})
 	must(t, err)

@@ -148,7 +148,7 @@ func (s *recordFlood) count(t *testing.T, size int) {
 		return
 	}
 	s.queue = 0
-	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for late := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		waiting := 0
 		s.server.Do(func() { waiting = queued(t, dtlsServer.Port()) })
 		if waiting == 0 {

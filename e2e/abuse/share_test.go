@@ -90,7 +90,7 @@ func TestPasswordIsNotGuessedFromManyPorts(t *testing.T) {
 	if err := live.Renew(); err != nil {
 		t.Errorf("a call at the address of the attacker: %v", err)
 	}
-	if s := live.End(patience); s.Lost > 0 {
+	if s := live.End(timeout); s.Lost > 0 {
 		t.Errorf("call: %s", s)
 	}
 }
@@ -184,8 +184,8 @@ func TestOneUserDoesNotTakeAllAllocations(t *testing.T) {
 	}
 }
 
-// T-12: 300 users behind one public address, as in a conference, each get an allocation. Another user there tries to use
-// all descriptors of the process: the 300 keep their allocations, and further users there and elsewhere get theirs.
+// T-12: 300 users behind one public address, as in a conference, each get an allocation. Another user there tries to
+// use all descriptors of the process: the 300 keep their allocations, and further users there and elsewhere get theirs.
 func TestUsersBehindOneAddress(t *testing.T) {
 	t.Parallel()
 	const files, users = 2000, 300
@@ -284,7 +284,7 @@ func TestFloodPreventsNoCalls(t *testing.T) {
 				end := sync.OnceFunc(func() { close(done) })
 				t.Cleanup(end)
 				flooding.Go(func() { sent.Store(int64(f.firstRequests(done, rate, ports, repeated))) })
-				d.await(t, patience, func(ctx context.Context) error { // until then the flood is below the limit
+				d.await(t, timeout, func(ctx context.Context) error { // until then the flood is below the limit
 					if n, err := d.read(ctx, `stunner_dropped_total{reason="rate_limited"}`); err != nil || n < 1000 {
 						return fmt.Errorf("%.0f requests not answered: %w", n, err)
 					}

@@ -142,7 +142,7 @@ func (d *target) connect(t *testing.T, n call.Network, count int, first []byte) 
 	conns := make([]net.Conn, count)
 	for i := range conns {
 		source := netip.AddrFrom4([4]byte{127, 2, byte(i / 60 >> 8), byte(i/60) + 1})
-		dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), Timeout: patience}
+		dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), Timeout: timeout}
 		conn, err := dialer.DialContext(t.Context(), "tcp4", d.at(loopback, n).String())
 		must(t, err)
 		t.Cleanup(func() { conn.Close() })
@@ -171,9 +171,9 @@ func drip(ctx context.Context, conns []net.Conn) {
 }
 
 // awaitClosed waits until the server has closed all connections.
-func awaitClosed(t *testing.T, conns []net.Conn, patience time.Duration) {
+func awaitClosed(t *testing.T, conns []net.Conn, timeout time.Duration) {
 	t.Helper()
-	late := time.Now().Add(patience)
+	late := time.Now().Add(timeout)
 	open := 0
 	for _, c := range conns {
 		_ = c.SetReadDeadline(late)
@@ -182,7 +182,7 @@ func awaitClosed(t *testing.T, conns []net.Conn, patience time.Duration) {
 		}
 	}
 	if open > 0 {
-		t.Errorf("%d of %d connections are open after %s", open, len(conns), patience)
+		t.Errorf("%d of %d connections are open after %s", open, len(conns), timeout)
 	}
 }
 

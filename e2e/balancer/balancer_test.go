@@ -81,7 +81,7 @@ func (s *balanced) calls(t *testing.T) {
 		running, clients = append(running, c), append(clients, local)
 	}
 	for _, c := range running {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		harnesstest.NoError(t, c.AwaitMore(ctx, 50))
 		cancel()
 	}
@@ -94,7 +94,7 @@ func (s *balanced) calls(t *testing.T) {
 		t.Errorf("%d sessions, want %d", len(got), len(ways))
 	}
 	for i, c := range running {
-		if stats := c.End(patience); stats.Err != nil || stats.Lost > 0 {
+		if stats := c.End(timeout); stats.Err != nil || stats.Lost > 0 {
 			t.Errorf("call by %s of %s: %s", ways[i].listener, ways[i].from, stats)
 		}
 	}
@@ -185,11 +185,11 @@ func (s *balanced) forged(t *testing.T) {
 			s.space.Dial},
 	} {
 		before := s.metric(t, "stunner_dropped_total", c.reason)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		conn, err := c.dial(ctx, "tcp", c.to)
 		cancel()
 		harnesstest.NoError(t, err)
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(timeout))
 		if _, err := io.WriteString(conn, c.sent); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -222,7 +222,7 @@ func (s *balanced) prefixes(t *testing.T) {
 		}
 		return nil
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	harnesstest.NoError(t, c.AwaitMore(ctx, 50))
 	s.edit(t, "192.0.2.80/32", balancer4.String()+"/32")
@@ -234,7 +234,7 @@ func (s *balanced) prefixes(t *testing.T) {
 		return err
 	})
 	harnesstest.NoError(t, c.AwaitMore(ctx, 50))
-	if stats := c.End(patience); stats.Err != nil || stats.Lost > 0 {
+	if stats := c.End(timeout); stats.Err != nil || stats.Lost > 0 {
 		t.Errorf("the call during the changes: %s", stats)
 	}
 }

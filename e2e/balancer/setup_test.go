@@ -29,8 +29,8 @@ import (
 
 const (
 	gatewayID = harness.GatewayID
-	// patience is the timeout of conditions on a busy machine.
-	patience = 30 * time.Second
+	// timeout limits the wait for a condition on a busy machine.
+	timeout = 30 * time.Second
 
 	// Reasons of closed connections.
 	invalid    = "proxy_header_invalid"
@@ -167,7 +167,7 @@ func (s *balanced) balance(t *testing.T, dir string, document []byte) {
 			t.Logf("last log lines of haproxy:\n%s", strings.Join(process.Tail(20), "\n"))
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	harnesstest.NoError(t, process.Until(ctx, func(ctx context.Context) error {
 		for _, port := range s.ports {
@@ -257,7 +257,7 @@ func (s *balanced) edit(t *testing.T, old, with string) {
 // await waits for a condition.
 func (s *balanced) await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	harnesstest.NoError(t, harness.Until(ctx, cond))
 }

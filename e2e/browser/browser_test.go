@@ -32,8 +32,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
-// patience is the timeout of conditions outside the browser.
-const patience = 40 * time.Second
+// timeout limits the wait for a condition outside the browser.
+const timeout = 40 * time.Second
 
 // A-02, N-05, R-14: a browser that may only use relays reaches the echo peer through UDP, TCP and TLS listeners, and
 // gets an error event for a wrong password. Its call continues while listeners and credentials change.
@@ -243,7 +243,7 @@ func edit(t *testing.T, stack *harness.Stack, name, old, with string) {
 // await waits for a condition outside the browser.
 func await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	harnesstest.NoError(t, harness.Until(ctx, cond))
 }

@@ -255,7 +255,7 @@ func run(t *testing.T, program string, deployment object, health string, more ..
 			t.Errorf("stop %s: %v", p.Name, err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if err := p.Until(ctx, harness.Answers("http://"+health+"/ready", http.StatusOK)); err != nil {
 		t.Fatal(err)
@@ -298,7 +298,7 @@ func (in installation) expose(namespace, gateway string) {
 
 func (in installation) programmed(namespace, gateway string) {
 	in.t.Helper()
-	kubectl(in.t, "wait", "-n", namespace, "gateway/"+gateway, "--for=condition=Programmed", "--timeout="+patience.String())
+	kubectl(in.t, "wait", "-n", namespace, "gateway/"+gateway, "--for=condition=Programmed", "--timeout="+timeout.String())
 }
 
 // offers waits until the auth service returns these servers to a web app.

@@ -23,8 +23,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
-// patience is the timeout of operations that take about a second on an idle machine.
-const patience = time.Minute
+// timeout limits operations that take about a second on an idle machine.
+const timeout = time.Minute
 
 // prometheusOperator is the module with the CRDs of PodMonitors and PrometheusRules.
 const prometheusOperator = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
@@ -273,7 +273,7 @@ func kubectl(t *testing.T, args ...string) string {
 
 func await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if err := harness.Until(ctx, cond); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ var verdict = regexp.MustCompile(`(?m)^verdict +media flows through the gateway
 relayed RTT +[0-9.]+ ms median, [0-9.]+ ms p95
 allocations +1$`)
 
-const patience = 60 * time.Second
+const timeout = 60 * time.Second
 
 // TestDemo: the demo prints a verdict. No process is left, however the demo ends.
 func TestDemo(t *testing.T) {
@@ -30,7 +30,7 @@ func TestDemo(t *testing.T) {
 		p := start(t, bin, "DEMO_EXIT=1")
 		select {
 		case <-p.Done():
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			t.Fatalf("still running:\n%s", p.Output())
 		}
 		lines := strings.Join(p.Tail(3), "\n")
@@ -133,13 +133,13 @@ func start(t *testing.T, bin string, env ...string) *harness.Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.Stop(patience) })
+	t.Cleanup(func() { p.Stop(timeout) })
 	return p
 }
 
 func says(t *testing.T, p *harness.Process, pattern *regexp.Regexp) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if _, err := p.AwaitOutput(ctx, pattern); err != nil {
 		t.Fatalf("%v\n%s", err, p.Output())
@@ -154,7 +154,7 @@ func send(t *testing.T, p *harness.Process, s syscall.Signal) {
 	}
 	select {
 	case <-p.Done():
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatalf("still running after %s:\n%s", s, p.Output())
 	}
 }
@@ -162,7 +162,7 @@ func send(t *testing.T, p *harness.Process, s syscall.Signal) {
 // nothingLeft waits until no program of the folder is running.
 func nothingLeft(t *testing.T, bin string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	err := harness.Until(ctx, func(context.Context) error {
 		if pids := left(t, bin); len(pids) > 0 {

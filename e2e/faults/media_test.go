@@ -18,14 +18,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// doctorPatience is how long doctor is repeated until it has a finding.
-const doctorPatience = 30 * time.Second
+// doctorTimeout is how long doctor is repeated until it has a finding.
+const doctorTimeout = 30 * time.Second
 
 // doctor waits until stunnerctl doctor ends with an exit code and prints texts.
 func doctor(t *testing.T, s *harness.Stack, code int, texts ...string) {
 	t.Helper()
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), doctorPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), doctorTimeout)
 	defer cancel()
 	err := harness.Until(ctx, func(ctx context.Context) error {
 		command := exec.CommandContext(ctx, filepath.Join(s.Bin, "stunnerctl"), "--folder", s.Output(), "doctor")

@@ -43,10 +43,10 @@ const (
 
 // Durations of one flood.
 const (
-	calm     = 1500 * time.Millisecond // measured after the last object of the flood is written
-	pace     = 100 * time.Millisecond  // between changes of the good tenants
-	lost     = 5 * time.Second         // a change that takes longer counts as lost
-	patience = 3 * time.Minute
+	calm    = 1500 * time.Millisecond // measured after the last object of the flood is written
+	pace    = 100 * time.Millisecond  // between changes of the good tenants
+	lost    = 5 * time.Second         // a change that takes longer counts as lost
+	timeout = 3 * time.Minute
 )
 
 // TestFloods measures three tenants during the flood of a fourth one.
@@ -150,11 +150,11 @@ func (a *apiServer) under(t *testing.T, o *operator, f flood) row {
 	a.T = t
 	r := row{name: f.name}
 	o.start()
-	o.ready(patience)
+	o.ready(timeout)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a.read(ctx, o.Discovery)
-	if missing := a.incomplete(patience); len(missing) > 0 {
+	if missing := a.incomplete(timeout); len(missing) > 0 {
 		t.Fatalf("before the flood the operator does not serve %v", missing)
 	}
 	// calmly measures after the flood, after a pause in which the operator can react.

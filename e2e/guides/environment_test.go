@@ -39,8 +39,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// patience is the timeout of conditions on a busy machine.
-const patience = 30 * time.Second
+// timeout limits the wait for a condition on a busy machine.
+const timeout = 30 * time.Second
 
 // Addresses: of the Gateway, of clients, and of the pod of the media server. Clients have no route to the pod.
 const (
@@ -84,7 +84,7 @@ func newEnvironment(t *testing.T, page guide.Page) *environment {
 		"--address", publicAddress, "--discovery-address", discovery, "--child-lifetime", "bound", "--stop-grace", "1s",
 	)
 	t.Cleanup(func() {
-		if err := operator.Stop(patience); err != nil {
+		if err := operator.Stop(timeout); err != nil {
 			t.Error(err)
 		}
 	})
@@ -118,7 +118,7 @@ func (p *environment) inPod(c harness.Command, ready func(context.Context) error
 // await waits for a condition.
 func (p *environment) await(cond func(context.Context) error) {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.Context(), timeout)
 	defer cancel()
 	harnesstest.NoError(p, harness.Until(ctx, cond))
 }

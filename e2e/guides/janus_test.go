@@ -137,7 +137,7 @@ func (p *environment) janusRequest(method, url string, request map[string]any) (
 		harnesstest.NoError(p, err)
 		body = bytes.NewReader(data)
 	}
-	ctx, cancel := context.WithTimeout(p.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(p.Context(), 2*timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	harnesstest.NoError(p, err)

@@ -61,12 +61,12 @@ func TestPion(t *testing.T) {
 				Gateway: to(d.Plain), Network: network, Username: "carol", Password: "sings-alto", Peer: to(d.peer),
 			})
 			harnesstest.NoError(t, err)
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
 			for range 10 {
 				err = errors.Join(err, one.SendTo(to(silent)), one.AwaitMore(ctx, 10))
 			}
-			if s := one.End(patience); err != nil || s.Lost != 0 || s.Err != nil {
+			if s := one.End(timeout); err != nil || s.Lost != 0 || s.Err != nil {
 				t.Errorf("%v, %s", err, s)
 			}
 		})
@@ -104,7 +104,7 @@ func python(t *testing.T, script string, env []string, args ...string) (string, 
 // idle waits until the dataplane has no allocation: clients that exit properly delete theirs.
 func idle(t *testing.T, d dataplane) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	err := harness.Until(ctx, func(ctx context.Context) error {
 		n, err := harness.Metric(ctx, d.Metrics, "stunner_allocations_active")

@@ -20,8 +20,8 @@ import (
 // loopback6 is the IPv6 address that all programs also listen on.
 const loopback6 = "::1"
 
-// patience is the timeout of conditions on a busy machine.
-const patience = 20 * time.Second
+// timeout limits the wait for a condition on a busy machine.
+const timeout = 20 * time.Second
 
 // The clients sleep most of their time.
 func TestMain(m *testing.M) {

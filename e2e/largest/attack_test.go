@@ -161,7 +161,7 @@ func (s *suite) control() {
 // operator while the objects exist, and deletes them. If the operator has ended, it is started again.
 func (s *suite) attempt(of []*candidate, duration time.Duration) *result {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience+duration+time.Duration(len(of))*slowestFirst)
+	ctx, cancel := context.WithTimeout(s.Context(), timeout+duration+time.Duration(len(of))*slowestFirst)
 	defer cancel()
 	r := &result{of: of}
 	s.must(s.createUsed(of))
@@ -189,7 +189,7 @@ func (s *suite) attempt(of []*candidate, duration time.Duration) *result {
 		r.restart = s.startWithin(restartWithin)
 		r.started = time.Since(begun)
 	}
-	removal, done := context.WithTimeout(s.Context(), patience)
+	removal, done := context.WithTimeout(s.Context(), timeout)
 	defer done()
 	s.must(s.remove(removal, of, r.copies))
 	if r.ended || r.restart != nil {

@@ -65,8 +65,8 @@ const (
 // restartWithin is the limit of a start with all objects of the attacker, until others are served again.
 const restartWithin = 30 * time.Second
 
-// patience is the timeout of steps that take seconds on an idle machine.
-const patience = 5 * time.Minute
+// timeout limits steps that take seconds on an idle machine.
+const timeout = 5 * time.Minute
 
 // TestLargest: no object of a tenant ends the operator, makes it unready, or delays changes of others.
 func TestLargest(t *testing.T) {
@@ -140,7 +140,7 @@ func (s *suite) must(err error) {
 // launch starts the operator, and waits until others have their configs.
 func (s *suite) launch() {
 	s.Helper()
-	s.must(s.startWithin(patience))
+	s.must(s.startWithin(timeout))
 }
 
 // startWithin starts the operator. It returns an error if the operator ends, or is not ready or has not published the

@@ -197,7 +197,7 @@ func (g *generator) saturate(t *testing.T, d time.Duration) count {
 	last := began // time of the last poll that found something
 	all, some := g.load.window()
 	arrives := func() bool { return g.received+g.wrong > 0 } // on a busy machine after more than d
-	for now := began; now.Sub(began) < d || !arrives() && now.Sub(began) < patience; now = time.Now() {
+	for now := began; now.Sub(began) < d || !arrives() && now.Sub(began) < timeout; now = time.Now() {
 		if g.sent+uint64(some) <= g.received+g.wrong+lost+uint64(all) {
 			up := g.load.up && (!g.load.down || g.turn/(some/g.load.burst)%2 == 0)
 			for range some / g.load.burst {

@@ -41,7 +41,7 @@ const (
 	healthURL                   = "http://127.0.0.1:8086"
 	metricsURL                  = "http://127.0.0.1:8080/metrics"
 	realm                       = "media.example.org"
-	patience                    = 20 * time.Second
+	timeout                     = 20 * time.Second
 )
 
 // stage has the server in the network namespace of this process, and clients and peers in namespaces of their own.

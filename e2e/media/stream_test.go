@@ -37,7 +37,7 @@ func (s *stage) dial(c *client, network string) (conn net.Conn, err error) {
 		server = netip.AddrPortFrom(server.Addr(), tlsPort)
 	}
 	s.clients.Do(func() {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: c.ip[:]}, Timeout: patience}
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: c.ip[:]}, Timeout: timeout}
 		conn, err = d.Dial("tcp4", server.String())
 	})
 	if err == nil && network == "tls" {

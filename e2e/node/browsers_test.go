@@ -87,7 +87,7 @@ func (s site) threePods() {
 	s.Helper()
 	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "--patch", `{"spec":{"replicas":3}}`)
 	s.open(`stunner.l7mp.io/external-traffic-policy: local, stunner.l7mp.io/disable-session-affinity: "true"`, udpListener)
-	s.kubectl("", "rollout", "status", "deployment/front-door", "--timeout="+patience.String())
+	s.kubectl("", "rollout", "status", "deployment/front-door", "--timeout="+timeout.String())
 	s.forwarding(3)
 }
 

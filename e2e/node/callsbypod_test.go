@@ -42,7 +42,7 @@ func (c *callsByPod) size() (n int) {
 // that of a pod if given.
 func (c *callsByPod) dial(n int, pod string) {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.Context(), timeout)
 	defer cancel()
 	var mu sync.Mutex
 	var workers sync.WaitGroup

@@ -26,8 +26,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// TestCrash ends the dataplane in one of two pods. Its UDP calls continue: the next process restores their sessions, and
-// the other pod forwards the datagrams that arrive there while the pod is not ready.
+// TestCrash ends the dataplane in one of two pods. Its UDP calls continue: the next process restores their sessions,
+// and the other pod forwards the datagrams that arrive there while the pod is not ready.
 func TestCrash(t *testing.T) {
 	system := testNamespace{t, home}
 	system.prepare()
@@ -84,15 +84,15 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// callsThroughOneOfTwoPods creates a Gateway with two dataplane pods that forward to each other, and makes eight calls over UDP.
-// All are relayed by the same pod, because the Service has the session affinity ClientIP. Its externalTrafficPolicy is
-// Local: with Cluster, kube-proxy gives a client a random source port, and another one after the pod was not ready, so
-// that no pod finds its session.
+// callsThroughOneOfTwoPods creates a Gateway with two dataplane pods that forward to each other, and makes eight calls
+// over UDP. All are relayed by the same pod, because the Service has the session affinity ClientIP. Its
+// externalTrafficPolicy is Local: with Cluster, kube-proxy gives a client a random source port, and another one after
+// the pod was not ready, so that no pod finds its session.
 func (s site) callsThroughOneOfTwoPods() (calls []*call.Call) {
 	s.Helper()
 	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "--patch", `{"spec":{"replicas":2}}`)
 	s.open("stunner.l7mp.io/external-traffic-policy: local", udpListener)
-	s.kubectl("", "rollout", "status", "deployment/front-door", "--timeout="+patience.String())
+	s.kubectl("", "rollout", "status", "deployment/front-door", "--timeout="+timeout.String())
 	s.forwarding(2)
 	at, peer := listenerAddress{call.UDP, netip.AddrPortFrom(s.address("front-door"), 3478)}, s.echo()
 	for range 8 {
@@ -189,7 +189,7 @@ func exhaustMemory(t *testing.T, d daemon) {
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	}
 	client := &http.Client{Timeout: time.Second}
-	for begun := time.Now(); !gone() && time.Since(begun) < patience; {
+	for begun := time.Now(); !gone() && time.Since(begun) < timeout; {
 		used, err := os.ReadFile(usage)
 		if err == nil {
 			n, _ := strconv.Atoi(strings.TrimSpace(string(used)))

@@ -154,7 +154,7 @@ func (s testNamespace) shell(programs []string, commands string) string {
 	}
 	folders = append(folders, s.kind())
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(s.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(s.Context(), 2*timeout)
 	defer cancel()
 	out, err := cluster.Shell(ctx, s.namespace, commands, folders...)
 	if err != nil {
@@ -276,7 +276,7 @@ func (before objects) since(ctx context.Context) (more objects, err error) {
 // restore deletes objects that did not exist before.
 func (before objects) restore(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	err := harness.Until(ctx, func(ctx context.Context) error {
 		more, err := before.since(ctx)

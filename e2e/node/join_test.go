@@ -33,7 +33,7 @@ func TestJoin(t *testing.T) {
 		"", "patch", "deployment", "echo", "--patch",
 		`{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":"second"}}}}}`,
 	)
-	s.kubectl("", "rollout", "status", "deployment/echo", "--timeout="+patience.String())
+	s.kubectl("", "rollout", "status", "deployment/echo", "--timeout="+timeout.String())
 	pod := s.pods("app=echo")[0]
 	if pod.Spec.NodeName != second {
 		t.Fatalf("the pod is on node %s", pod.Spec.NodeName)
@@ -56,7 +56,7 @@ func TestJoin(t *testing.T) {
 		`[{"op":"remove","path":"/spec/template/spec/nodeSelector"}]`,
 	)
 	if _, err := cluster.Kubectl(
-		t.Context(), "drain", second, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout="+patience.String(),
+		t.Context(), "drain", second, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout="+timeout.String(),
 	); err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func mediaServersChange(s site) {
 		s.goOn("scaled from 1 to 5", c)
 	}
 	s.kubectl("", "rollout", "restart", "deployment", "echo")
-	s.kubectl("", "rollout", "status", "deployment", "echo", "--timeout="+patience.String())
+	s.kubectl("", "rollout", "status", "deployment", "echo", "--timeout="+timeout.String())
 	s.divide("rolled", calls, 0, steady...)
 	for _, c := range s.toEach(addresses) {
 		s.hangUp(c)
@@ -54,7 +54,7 @@ func mediaServersChange(s site) {
 func (s site) scale(deployment string, replicas int) {
 	s.Helper()
 	s.kubectl("", "scale", "deployment", deployment, fmt.Sprintf("--replicas=%d", replicas))
-	s.kubectl("", "rollout", "status", "deployment", deployment, "--timeout="+patience.String())
+	s.kubectl("", "rollout", "status", "deployment", deployment, "--timeout="+timeout.String())
 	s.until(fmt.Sprintf("the number of pods is %d", replicas), func(context.Context) error {
 		if pods := s.pods("app=" + deployment); len(pods) != replicas {
 			return fmt.Errorf("it is %d", len(pods))

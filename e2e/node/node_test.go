@@ -36,8 +36,8 @@ var cluster *node.Cluster
 
 func TestMain(m *testing.M) { os.Exit(node.Main(m, &cluster)) }
 
-// patience is the timeout of operations that take seconds on an idle machine.
-const patience = 3 * time.Minute
+// timeout limits operations that take seconds on an idle machine.
+const timeout = 3 * time.Minute
 
 // TestPod tests the harness: a pod under the restricted Pod Security Standard runs, and clients reach its UDP and TCP
 // ports at the address of its Service.
@@ -142,7 +142,7 @@ func (s testNamespace) apply(file string) {
 func (s testNamespace) wait(condition string, what ...string) {
 	s.Helper()
 	begun := time.Now()
-	s.kubectl("", append([]string{"wait", "--for=" + condition, "--timeout=" + patience.String()}, what...)...)
+	s.kubectl("", append([]string{"wait", "--for=" + condition, "--timeout=" + timeout.String()}, what...)...)
 	s.Logf("after %s: %s of %s", since(begun), condition, strings.Join(what, " "))
 }
 
@@ -150,7 +150,7 @@ func (s testNamespace) wait(condition string, what ...string) {
 func (s testNamespace) until(what string, cond func(context.Context) error) {
 	s.Helper()
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.Context(), timeout)
 	defer cancel()
 	if err := harness.Until(ctx, cond); err != nil {
 		s.Fatalf("wait until %s: %v", what, err)

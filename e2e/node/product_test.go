@@ -171,9 +171,9 @@ func (m caller) uninstall(t *testing.T, w installMethod, before objects) {
 		m.echoes(t, network, c)
 		m.end(t, network, c)
 	}
-	m.kubectl("", "delete", "--timeout="+patience.String(), "gateways.gateway.networking.k8s.io", "--all")
+	m.kubectl("", "delete", "--timeout="+timeout.String(), "gateways.gateway.networking.k8s.io", "--all")
 	for _, kind := range []string{"udproutes.stunner.l7mp.io", "deployment", "service"} {
-		m.kubectl("", "delete", "--timeout="+patience.String(), kind, "--all")
+		m.kubectl("", "delete", "--timeout="+timeout.String(), kind, "--all")
 	}
 	m.until("only CRDs are left", func(ctx context.Context) error {
 		more, err := before.since(ctx)

@@ -73,7 +73,7 @@ func (s testNamespace) metrics() {
 	s.kubectl("", "patch", "deployment", "prometheus", "--type=json", "--patch", `[
 		{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--web.route-prefix=/prometheus"},
 		{"op": "replace", "path": "/spec/template/spec/containers/0/readinessProbe/httpGet/path", "value": "/prometheus/-/ready"}]`)
-	s.kubectl("", "rollout", "status", "deployment/prometheus", "--timeout="+patience.String())
+	s.kubectl("", "rollout", "status", "deployment/prometheus", "--timeout="+timeout.String())
 	s.kubectl("", "expose", "deployment", "prometheus", "--name=metrics", "--port=8080", "--target-port=9090")
 }
 

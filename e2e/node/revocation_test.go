@@ -98,7 +98,7 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 
 	for _, name := range []string{"stunner-operator", "stunner-auth"} {
 		system.kubectl("", "rollout", "restart", "deployment/"+name)
-		system.kubectl("", "rollout", "status", "deployment/"+name, "--timeout="+patience.String())
+		system.kubectl("", "rollout", "status", "deployment/"+name, "--timeout="+timeout.String())
 	}
 	for _, pod := range pods {
 		if c, err := call.Start(t.Context(), r.of("ada", pod)); err == nil {
@@ -179,7 +179,7 @@ func (r revoking) of(user, pod string) call.Options {
 // dial makes a call of a user through a pod.
 func (r revoking) dial(user, pod string) *call.Call {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	c, err := call.Start(r.Context(), r.of(user, pod))
 	r.must(err)

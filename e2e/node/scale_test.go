@@ -50,7 +50,7 @@ func newBusyCaller(t *testing.T) caller {
 	)
 	s.kubectl("", "set", "resources", "deployment/echo", "--requests=cpu=100m")
 	for _, d := range []string{"front-door", "echo"} {
-		s.kubectl("", "rollout", "status", "deployment/"+d, "--timeout="+patience.String())
+		s.kubectl("", "rollout", "status", "deployment/"+d, "--timeout="+timeout.String())
 	}
 	m := caller{testNamespace: s, auth: s.publish(), peer: s.echo()}
 	m.call(t)

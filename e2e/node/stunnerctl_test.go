@@ -74,7 +74,7 @@ func (c ctl) gateway() string { return c.namespace + "/front-door" }
 // try runs a command and returns its output, its errors and its exit code.
 func (c ctl) try(stdin []byte, args ...string) (out, errs string, code int) {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.Context(), timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.program, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig)

@@ -43,7 +43,7 @@ func everythingIsUpdated(s site) {
 	}
 	for _, tag := range []string{"-next", ""} {
 		system.kubectl("", "set", "image", "deployment/stunner-operator", "manager="+image+tag)
-		system.kubectl("", "rollout", "status", "deployment", "stunner-operator", "--timeout="+patience.String())
+		system.kubectl("", "rollout", "status", "deployment", "stunner-operator", "--timeout="+timeout.String())
 		s.goOn("another operator", later...)
 	}
 	if p, err := s.serving(""); err != nil || p.Name != now.Name || p.Status.ContainerStatuses[0].RestartCount != 0 {

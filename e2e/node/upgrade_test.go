@@ -25,7 +25,7 @@ func TestUpgrade(t *testing.T) {
 			s.follow(nil, firstGateway)
 			s.kubectl("", "set", "resources", "deployment/echo", "--requests=cpu=100m")
 			for _, d := range []string{"front-door", "echo"} {
-				s.kubectl("", "rollout", "status", "deployment/"+d, "--timeout="+patience.String())
+				s.kubectl("", "rollout", "status", "deployment/"+d, "--timeout="+timeout.String())
 			}
 			m := s.newCaller()
 			secret := m.secret()

@@ -99,7 +99,7 @@ func (g *gateway) gone(all objects) {
 	if len(kinds) < len(nextID) {
 		g.t.Errorf("stunnerd had only the objects %v", all)
 	}
-	ctx, cancel := context.WithTimeout(g.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(g.t.Context(), timeout)
 	defer cancel()
 	if err := harness.Until(ctx, func(context.Context) error {
 		for _, o := range all {

@@ -45,7 +45,7 @@ func clsact(t *testing.T, n *network) {
 	p := g.path(v4)
 	p.inKernel()
 	p.hangUp()
-	if err := g.Stop(patience); err != nil {
+	if err := g.Stop(timeout); err != nil {
 		t.Error(err)
 	}
 	if left := filters(t); left != "" {

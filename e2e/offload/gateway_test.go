@@ -83,7 +83,7 @@ func (g *gateway) in(t *testing.T) *gateway {
 // await waits for a condition while stunnerd runs.
 func (g *gateway) await(what string, cond func(context.Context) error) {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(g.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(g.t.Context(), timeout)
 	defer cancel()
 	if err := g.Until(ctx, cond); err != nil {
 		g.t.Fatalf("%s: %v", what, err)
@@ -98,7 +98,7 @@ func (g *gateway) apply(change func(*config.Config)) (written, applied time.Time
 	written = time.Now()
 	g.Replace(g.t, c)
 	for g.status().Revision == before {
-		if time.Since(written) > patience {
+		if time.Since(written) > timeout {
 			g.t.Fatal("the config is not in force")
 		}
 		time.Sleep(time.Millisecond) // between two requests

@@ -54,7 +54,7 @@ func headerFields(t *testing.T, n *network) {
 func class(t *testing.T, c *net.UDPConn) byte {
 	t.Helper()
 	payload, oob := make([]byte, 2048), make([]byte, 256)
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(timeout))
 	_, n, _, _, err := c.ReadMsgUDPAddrPort(payload, oob)
 	harnesstest.NoError(t, err)
 	messages, err := syscall.ParseSocketControlMessage(oob[:n])

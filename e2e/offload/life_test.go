@@ -104,7 +104,7 @@ func drain(t *testing.T, n *network) {
 	p.hangUp()
 	select {
 	case <-g.Done():
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("stunnerd still runs after its last session")
 	}
 	if err := g.Err(); err != nil {

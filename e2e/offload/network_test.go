@@ -29,7 +29,7 @@ import (
 
 const (
 	user, password = "ann", "opens-the-door"
-	patience       = 10 * time.Second // for an event
+	timeout        = 10 * time.Second // for an event
 )
 
 // family is the addresses of one address family.

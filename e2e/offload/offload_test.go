@@ -106,7 +106,7 @@ func userSpace(t *testing.T, n *network) {
 			if err := c.Await(t.Context(), 100); err != nil {
 				t.Error(err)
 			}
-			s := c.End(patience)
+			s := c.End(timeout)
 			grown := g.counters().minus(before)
 			if s.Lost > 0 || grown.kernel.up != 0 || grown.kernel.down != 0 {
 				t.Errorf("%s; the kernel forwarded %+v", s, grown.kernel)
@@ -134,7 +134,7 @@ func userSpace(t *testing.T, n *network) {
 			if _, err := p.peer.WriteToUDPAddrPort(payload, p.relay); err != nil {
 				t.Fatal(err)
 			}
-			raw, err := p.Receive(patience)
+			raw, err := p.Receive(timeout)
 			answer := &stun.Message{Raw: raw}
 			if err == nil {
 				err = answer.Decode()

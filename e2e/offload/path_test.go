@@ -56,7 +56,7 @@ func (g *gateway) phone(client, peers family) *path {
 // do sends a request and returns its success response.
 func (p *path) do(method stun.Method, attrs ...stun.Setter) *stun.Message {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), timeout)
 	defer cancel()
 	answer, challenges, err := p.Do(ctx, method, attrs...)
 	if err != nil || ask.Code(answer) != 0 {
@@ -94,7 +94,7 @@ func (p *path) down(size int) {
 	p.through(size, func(payload []byte) error {
 		_, err := p.peer.WriteToUDPAddrPort(payload, p.relay)
 		return err
-	}, func() ([]byte, error) { return p.Receive(patience) },
+	}, func() ([]byte, error) { return p.Receive(timeout) },
 		func(payload []byte) []byte { return ask.ChannelData(p.channel, payload) })
 }
 
@@ -113,7 +113,7 @@ func (p *path) through(size int, send func([]byte) error, receive func() ([]byte
 
 func read(c *net.UDPConn) ([]byte, error) {
 	b := make([]byte, 2048)
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(timeout))
 	n, err := c.Read(b)
 	return b[:n], err
 }

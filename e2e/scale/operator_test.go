@@ -51,7 +51,7 @@ func (o *operator) stop() {
 
 func (o *operator) await(what string, cond func(context.Context) error) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(o.Context(), patience)
+	ctx, cancel := context.WithTimeout(o.Context(), timeout)
 	defer cancel()
 	if err := o.Process.Until(ctx, cond); err != nil {
 		o.Fatalf("%s: %v", what, err)
@@ -77,7 +77,7 @@ const (
 // settles waits until the operator is the leader and has not written for a while.
 func (o *operator) settles() {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(o.Context(), patience)
+	ctx, cancel := context.WithTimeout(o.Context(), timeout)
 	defer cancel()
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()

@@ -31,8 +31,8 @@ var many = flag.Int("gateways", 200, "number of Gateways; each has 5 UDPRoutes, 
 // few is the number of Gateways for comparison.
 const few = 10
 
-// patience is the timeout of steps that take seconds on an idle machine.
-const patience = 10 * time.Minute
+// timeout limits steps that take seconds on an idle machine.
+const timeout = 10 * time.Minute
 
 // memory is the memory limit of the operator in bytes, as in the chart. The kernel kills an operator that exceeds it.
 const memory = 512 << 20
@@ -165,7 +165,7 @@ func (b *scaleTest) expose() {
 // all waits until the state of every reader satisfies wanted, and returns the time of the last one.
 func (b *scaleTest) all(what string, wanted func(gateway int, s reader.State) bool) (last time.Time) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.Context(), timeout)
 	defer cancel()
 	for g, r := range b.readers {
 		s, err := r.Await(ctx, func(s reader.State) bool { return wanted(g, s) })
@@ -321,7 +321,7 @@ func (b *scaleTest) quietly(n int) (latencies []time.Duration, total int) {
 // change moves an endpoint of a Gateway and returns the time until its reader has it.
 func (b *scaleTest) change(gateway int) time.Duration {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.Context(), timeout)
 	defer cancel()
 	b.turn++
 	begun := time.Now()

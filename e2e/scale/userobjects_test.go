@@ -136,7 +136,7 @@ func (w *userObjects) expose() {
 	w.Helper()
 	w.each(0, w.size, func(ctx context.Context, gateway int) error {
 		patch := fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q}]}}}`, public(gateway))
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		return harness.Until(ctx, func(ctx context.Context) error { // the operator may not have created the Service yet
 			_, err := w.in("v1", "services", gateway).Patch(

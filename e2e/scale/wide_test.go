@@ -47,7 +47,7 @@ func TestWideGateway(t *testing.T) {
 	w.widen()
 	w.grow(1)
 	o.start()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*timeout)
 	defer cancel()
 	wide, small := reader.Read(ctx, o.Discovery, namespaceOf(0)+"/wide"), reader.Read(ctx, o.Discovery, idOf(0))
 	sees := func(r *reader.Reader, address string) time.Time {
@@ -217,7 +217,7 @@ func startPod(t *testing.T, discovery, id, dir string) *harness.Process {
 		Args: []string{"--watch", "--config", "http://" + discovery, "--id", id, "--state-dir", t.TempDir()}})
 	must(err)
 	t.Cleanup(func() { _ = p.Kill() })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if _, err := p.AwaitOutput(ctx, regexp.MustCompile("config in force")); err != nil {
 		t.Fatalf("%v\n%s", err, strings.Join(p.Tail(20), "\n"))

@@ -104,7 +104,7 @@ func (x terminal) send(keys string) {
 // until reads until a pattern matches, and returns its last group.
 func (x terminal) until(pattern string) string {
 	x.Helper()
-	if err := x.out.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := x.out.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		x.Fatal(err)
 	}
 	var seen []byte

@@ -26,7 +26,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-const patience = 30 * time.Second
+const timeout = 30 * time.Second
 
 // ctl is stunnerctl with the running product.
 type ctl struct {
@@ -37,7 +37,7 @@ type ctl struct {
 // try runs stunnerctl with the output folder of the operator.
 func (c ctl) try(args ...string) (out, errs string, code int) {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.Context(), timeout)
 	defer cancel()
 	args = append([]string{"--folder", c.Output()}, args...)
 	command := exec.CommandContext(ctx, filepath.Join(c.Bin, "stunnerctl"), args...)
@@ -61,7 +61,7 @@ func (c ctl) read(into any, args ...string) {
 // until waits for a condition.
 func (c ctl) until(cond func() error) {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.Context(), timeout)
 	defer cancel()
 	harnesstest.NoError(c.T, harness.Until(ctx, func(context.Context) error { return cond() }))
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
-const patience = time.Minute
+const timeout = time.Minute
 
 // The devcontainer has the program versions that the repository is tested with.
 func TestDevcontainer(t *testing.T) {
@@ -119,12 +119,12 @@ func TestScript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if _, err := p.AwaitOutput(ctx, regexp.MustCompile("(?m)^second an argument$")); err != nil {
 		t.Fatal(errors.Join(err, p.Kill()))
 	}
-	if err := p.Stop(patience); err != nil {
+	if err := p.Stop(timeout); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Err(); err == nil || err.Error() != "exit status 7" {

@@ -113,7 +113,7 @@ spec:
 // await waits for a condition.
 func await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if err := harness.Until(ctx, cond); err != nil {
 		t.Error(err)
@@ -135,7 +135,7 @@ func interrupted(t *testing.T, s *harness.Stack, end syscall.Signal) {
 	harnesstest.NoError(t, cmd.Start())
 	allocations(t, s, 1)
 	harnesstest.NoError(t, cmd.Process.Signal(end))
-	stuck := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	stuck := time.AfterFunc(timeout, func() { _ = cmd.Process.Kill() })
 	defer stuck.Stop()
 	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
 		t.Errorf("exit code %d\n%s", cmd.ProcessState.ExitCode(), log.String())

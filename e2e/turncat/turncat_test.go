@@ -37,8 +37,8 @@ import (
 var megabytes = flag.Int("megabytes", 25, "data to carry over each transport, in MB")
 
 const (
-	patience = 60 * time.Second
-	slow     = 4 * time.Minute // time for the data of one transport on a busy machine
+	timeout = 60 * time.Second
+	slow    = 4 * time.Minute // time for the data of one transport on a busy machine
 )
 
 // bin is the folder of the built programs.
@@ -206,7 +206,7 @@ func serve(t *testing.T, client string, s server, args ...string) *harness.Proce
 // logs waits until the log of a program matches a pattern.
 func logs(t *testing.T, p *harness.Process, pattern string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if _, err := p.AwaitOutput(ctx, regexp.MustCompile(pattern)); err != nil {
 		t.Fatal(err, p.Output())
@@ -217,7 +217,7 @@ func logs(t *testing.T, p *harness.Process, pattern string) {
 func exchange(t *testing.T, conn net.Conn, message string) {
 	t.Helper()
 	buf := make([]byte, 2048)
-	harnesstest.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	harnesstest.NoError(t, conn.SetDeadline(time.Now().Add(timeout)))
 	if _, err := io.WriteString(conn, message); err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestClientsHaveAllocationsOfTheirOwn(t *testing.T) {
 			}
 			harnesstest.NoError(t, p.Signal(syscall.SIGUSR1))
 			logs(t, p, `(?m)^clients +3, active 3, refused [1-9]`)
-			if err := p.Stop(patience); err != nil || p.Err() != nil {
+			if err := p.Stop(timeout); err != nil || p.Err() != nil {
 				t.Errorf("%v %v", err, p.Err())
 			}
 		})
@@ -272,7 +272,7 @@ func TestIdleClientsEnd(t *testing.T) {
 	harnesstest.NoError(t, err)
 	defer conn.Close()
 	exchange(t, conn, "first")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if err := p.Until(ctx, func(context.Context) error {
 		if err := p.Signal(syscall.SIGUSR1); err != nil || strings.Contains(p.Output(), "active 0") {

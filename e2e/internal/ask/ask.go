@@ -70,9 +70,9 @@ func (c *Client) Send(raw []byte) error {
 	return err
 }
 
-// Receive returns the next datagram, or an error when patience has passed.
-func (c *Client) Receive(patience time.Duration) ([]byte, error) {
-	if err := c.Conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+// Receive returns the next datagram, or an error when timeout has passed.
+func (c *Client) Receive(timeout time.Duration) ([]byte, error) {
+	if err := c.Conn.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return nil, err
 	}
 	buf := make([]byte, 2048)
@@ -81,14 +81,14 @@ func (c *Client) Receive(patience time.Duration) ([]byte, error) {
 }
 
 // Once sends an encoded request once, without retransmission, and returns the response with its transaction ID.
-func (c *Client) Once(raw []byte, patience time.Duration) (*stun.Message, error) {
+func (c *Client) Once(raw []byte, timeout time.Duration) (*stun.Message, error) {
 	if err := c.Send(raw); err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(timeout); ; {
 		got, err := c.Receive(time.Until(deadline))
 		if err != nil {
-			return nil, fmt.Errorf("%w within %s: %w", ErrSilence, patience, err)
+			return nil, fmt.Errorf("%w within %s: %w", ErrSilence, timeout, err)
 		}
 		m := &stun.Message{Raw: got}
 		if m.Decode() == nil && m.TransactionID == [stun.TransactionIDSize]byte(raw[8:20]) {

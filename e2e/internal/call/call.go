@@ -55,7 +55,7 @@ const (
 	rtp             = 2 << 62 // added to a sequence number: datagrams begin like RTP packets (RFC 3550 §5.1)
 	setupTimeout    = 10 * time.Second
 	readBuffer      = 64 << 10
-	readPatience    = 100 * time.Millisecond
+	readTimeout     = 100 * time.Millisecond
 )
 
 // ErrRefused wraps the error response of a gateway to Allocate or CreatePermission. Its text holds the STUN error code.
@@ -215,7 +215,7 @@ func (c *Call) send(ctx context.Context, o Options) {
 func (c *Call) receive(ctx context.Context) {
 	buf := make([]byte, readBuffer)
 	for ctx.Err() == nil {
-		_ = c.relay.SetReadDeadline(time.Now().Add(readPatience)) // cannot fail
+		_ = c.relay.SetReadDeadline(time.Now().Add(readTimeout)) // cannot fail
 		n, from, err := c.relay.ReadFrom(buf)
 		switch {
 		case err != nil:

@@ -18,8 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
-// patience is the timeout of a start. On an idle machine a start takes seconds.
-const patience = 5 * time.Minute
+// timeout limits a start. On an idle machine a start takes seconds.
+const timeout = 5 * time.Minute
 
 // Options of a cluster. The zero value is a cluster with CRDs and controllers.
 type Options struct {
@@ -50,7 +50,7 @@ type Cluster struct {
 // Main starts a cluster in *c, runs the tests of a package, and returns the exit code for [os.Exit]. It prints how long
 // the start took.
 func Main(tests interface{ Run() int }, c **Cluster) int {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	begun := time.Now()
 	started, err := Start(ctx, Options{})

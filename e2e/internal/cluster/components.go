@@ -142,7 +142,7 @@ func (c *Cluster) startManager(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Kubectl(ctx, "wait", "--for=create", "--timeout="+patience.String(), "serviceaccount/default")
+	_, err = c.Kubectl(ctx, "wait", "--for=create", "--timeout="+timeout.String(), "serviceaccount/default")
 	return logged(c.manager, err)
 }
 

@@ -67,7 +67,7 @@ func KEDA(ctx context.Context, root string) (string, error) {
 // known waits until the CRDs are established and discovery lists the versions.
 func (c *Cluster) known(ctx context.Context, versions ...string) error {
 	if _, err := c.Kubectl(
-		ctx, "wait", "--for=condition=Established", "--timeout="+patience.String(), "crd", "--all",
+		ctx, "wait", "--for=condition=Established", "--timeout="+timeout.String(), "crd", "--all",
 	); err != nil {
 		return err
 	}

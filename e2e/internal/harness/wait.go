@@ -16,7 +16,7 @@ const (
 	shortest = 10 * time.Millisecond  // between the first two checks of a condition
 	longest  = 200 * time.Millisecond // between two checks
 	moment   = 2 * time.Second        // for an HTTP request whose context has a deadline, and which is retried
-	patience = 20 * time.Second       // for any other HTTP request
+	timeout  = 20 * time.Second       // for any other HTTP request
 	maxBody  = 4 << 20
 )
 
@@ -68,7 +68,7 @@ func GetBy(ctx context.Context, client *http.Client, url string) (int, []byte, e
 }
 
 // Do sends a request and returns the status code and the body. If the context has a deadline, the caller polls, and the
-// request times out after moment, so that it can be retried. Otherwise it times out after patience, so that a busy
+// request times out after moment, so that it can be retried. Otherwise it times out after timeout, so that a busy
 // machine causes no failure.
 func Do(req *http.Request) (int, []byte, error) { return do(http.DefaultClient, req) }
 
@@ -76,7 +76,7 @@ func Do(req *http.Request) (int, []byte, error) { return do(http.DefaultClient, 
 func DoBy(client *http.Client, req *http.Request) (int, []byte, error) { return do(client, req) }
 
 func do(client *http.Client, req *http.Request) (int, []byte, error) {
-	limit := patience
+	limit := timeout
 	if _, waits := req.Context().Deadline(); waits {
 		limit = moment
 	}

@@ -60,7 +60,7 @@ func (c *Cluster) installKEDA(ctx context.Context) error {
 		return err
 	}
 	// KEDA's operator creates the certificates of all three Deployments and then restarts.
-	wait := []string{"wait", "--for=condition=Available", "--timeout=" + patience.String()}
+	wait := []string{"wait", "--for=condition=Available", "--timeout=" + timeout.String()}
 	if _, err := c.Kubectl(ctx, append(wait, "--namespace=keda", "deployment", "--all")...); err != nil {
 		return err
 	}

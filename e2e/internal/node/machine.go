@@ -159,7 +159,7 @@ func (m *machine) startNode(ctx context.Context) error {
 	}
 	for _, condition := range []string{"create", "condition=Ready"} {
 		if _, err := c.Kubectl(
-			ctx, "wait", "--for="+condition, "--timeout="+patience.String(), "node/"+m.name,
+			ctx, "wait", "--for="+condition, "--timeout="+timeout.String(), "node/"+m.name,
 		); err != nil {
 			return logged(m.kubelet, err)
 		}

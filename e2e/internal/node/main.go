@@ -33,7 +33,7 @@ func Main(tests interface{ Run() int }, c **Cluster) int {
 	if os.Getenv(inside) == "" {
 		return again()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	begun := time.Now()
 	started, err := Start(

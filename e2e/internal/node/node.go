@@ -23,8 +23,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
-// patience is the timeout of a start. On an idle machine a start takes seconds.
-const patience = 5 * time.Minute
+// timeout limits a start. On an idle machine a start takes seconds.
+const timeout = 5 * time.Minute
 
 // Images is the registry prefix of images. Images for tests only have the tag e2e.
 const Images = "ghcr.io/stunner-gateway"

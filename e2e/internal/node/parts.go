@@ -104,7 +104,7 @@ func (c *Cluster) startDNS(ctx context.Context) error {
 		return err
 	}
 	_, err := c.Kubectl(
-		ctx, "wait", "--for=condition=Available", "--timeout="+patience.String(), "--namespace=kube-system",
+		ctx, "wait", "--for=condition=Available", "--timeout="+timeout.String(), "--namespace=kube-system",
 		"deployment/dns",
 	)
 	return err

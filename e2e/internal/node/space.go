@@ -219,7 +219,7 @@ func removeGroups(names ...string) error {
 			all = append(all, filepath.Join(h, name))
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	return harness.Until(ctx, func(context.Context) error {
 		var errs []error

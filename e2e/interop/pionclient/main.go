@@ -17,8 +17,8 @@ import (
 	"github.com/pion/turn/v5"
 )
 
-// patience is the timeout of each step.
-const patience = 30 * time.Second
+// timeout limits each step.
+const timeout = 30 * time.Second
 
 type options struct {
 	server, transport, user, password, realm, peer, denied string
@@ -107,7 +107,7 @@ func talk(client *turn.Client, relay net.PacketConn, o options) error {
 		if _, err := relay.WriteTo([]byte(want), peer); err != nil {
 			return fmt.Errorf("send: %w", err)
 		}
-		if err := relay.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		if err := relay.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 			return err
 		}
 		n, from, err := relay.ReadFrom(buf)
@@ -124,7 +124,7 @@ func talk(client *turn.Client, relay net.PacketConn, o options) error {
 
 // dial connects to the server. The certificate is not under test.
 func dial(o options) (net.PacketConn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	host, _, err := net.SplitHostPort(o.server)
 	if err != nil {

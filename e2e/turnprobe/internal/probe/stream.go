@@ -197,14 +197,14 @@ func splitChannelData(t *Trial) {
 	}
 }
 
-// patience is how long a server may keep a connection without a complete request.
-const patience = 12 * time.Second
+// timeout is how long a server may keep a connection without a complete request.
+const timeout = 12 * time.Second
 
 func closes(t *Trial, first []byte) {
 	c := t.Client()
 	c.transmit(first)
-	if !c.closedWithin(patience) {
-		t.Failf("still open after %s", patience)
+	if !c.closedWithin(timeout) {
+		t.Failf("still open after %s", timeout)
 	}
 }
 
@@ -213,13 +213,13 @@ func dripping(t *Trial) {
 	request := req(wire.Binding, wire.Text(wire.Software, "never in a hurry"))
 	started := time.Now()
 	for i := range request {
-		if left := patience - t.pulse.Since(started); left <= 0 || c.closedWithin(min(left, time.Second)) {
+		if left := timeout - t.pulse.Since(started); left <= 0 || c.closedWithin(min(left, time.Second)) {
 			break
 		}
 		c.transmit(request[i : i+1])
 	}
 	if !c.closed() {
-		t.Failf("still open after %s", patience)
+		t.Failf("still open after %s", timeout)
 	}
 }
 
@@ -230,12 +230,12 @@ func closesRaw(t *Trial, first []byte) {
 	defer conn.Close()
 	_, err = conn.Write(first)
 	t.must(err, "send")
-	conn.SetReadDeadline(time.Now().Add(patience))
+	conn.SetReadDeadline(time.Now().Add(timeout))
 	buf := make([]byte, 1024)
 	for {
 		_, err := conn.Read(buf)
 		if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
-			t.Failf("still open after %s", patience)
+			t.Failf("still open after %s", timeout)
 		}
 		if err != nil {
 			return

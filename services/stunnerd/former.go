@@ -20,8 +20,9 @@ const useOrigin = "use --config, or STUNNER_CONFIG_ORIGIN"
 
 // formerSettings are all flags and environment variables of the former dataplane that this program does not have. The
 // Dataplane of an existing installation cannot contain other flags, because its pods would not have started. A flag
-// that is in neither program, such as a misspelled one, is an error. Variables that are placeholders in a file are not
-// in the list, except the ports of relays, because their fields have no effect.
+// that is in neither program, such as a misspelled one, is an error. Variables that are placeholders in a config file
+// are not in the list. The exceptions are the variables for relay ports, because the fields in which they are used have
+// no effect.
 var formerSettings = append([]cli.Former{
 	{Flags: []string{"cds-server-address"}, Env: []string{"CDS_SERVER_ADDR"}, Instead: useOrigin},
 	{Flags: []string{"cds-server-namespace"}, Env: []string{"CDS_SERVER_NAMESPACE"}, Instead: useOrigin},

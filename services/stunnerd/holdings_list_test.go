@@ -397,7 +397,8 @@ func (p *source) fixed(e ast.Expr) bool {
 	return false
 }
 
-// candidateOf reports whether an expression is an array, or a field or variable that is recorded itself if it grows.
+// candidateOf reports whether the size of the value of an expression is recorded elsewhere: the expression is an array,
+// or a field or variable that is itself a candidate.
 func (p *source) candidateOf(e ast.Expr) bool {
 	t := p.info.Types[e].Type.Underlying()
 	if pointer, ok := t.(*types.Pointer); ok {

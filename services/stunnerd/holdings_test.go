@@ -14,9 +14,9 @@ import (
 // table lists all memory that input can make the process hold.
 const table = "internal/session/holdings.txt"
 
-// leftByRows is the most memory in KiB that the rows of process may have together, and leftByParts the part of the
-// memory of sessions that the rows of memory may have: a sixteenth is for the copies of sessions of other pods, and a
-// 32nd for the usage of the last hour. Both are in the quarter of the memory limit that sessionMemory leaves, with the
+// leftByRows is the maximum memory in KiB of all rows of process together. leftByParts is the maximum part of the
+// memory of sessions of all rows of memory together: a sixteenth for the copies of sessions of other pods, and a 32nd
+// for the usage of the last hour. Both fit into the quarter of the memory limit that sessionMemory leaves, with the
 // smallest usual limit of 64 MiB.
 const (
 	leftByRows  = 18 << 10

@@ -36,7 +36,8 @@ func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
 	}
 }
 
-// the pages on memory and limits have the prices of package session, and how many allocations fit into a memory limit.
+// the pages on memory and limits have the prices of package session, and how many allocations fit into a memory
+// limit.
 func TestMemoryOfAllocationsIsDocumented(t *testing.T) {
 	var pages string
 	for _, name := range []string{"memory.md", "limits.md"} {
@@ -84,7 +85,7 @@ func TestMemoryOfAllocationsIsDocumented(t *testing.T) {
 	}
 }
 
-// capacityOf is the number of places of a memory limit.
+// capacityOf returns the number of sessions that fit into a memory limit.
 func capacityOf(limit int64) int64 { return limit / memoryPerSession }
 
 // From the start the table of file descriptors has room for all clients, because the process stops while it grows.

@@ -5,7 +5,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 )
 
-// self returns Peer and Sender of a discovery.Report: empty if the process does not forward datagrams to other pods.
+// self returns the fields Peer and Sender of a discovery.Report. They are empty if the process does not forward
+// datagrams to other pods.
 func (d *daemon) self() (address, sender string) {
 	p := d.server.Peer()
 	if !p.Address.IsValid() {

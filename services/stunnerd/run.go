@@ -86,7 +86,7 @@ func run(ctx, replaced context.Context, o options) error {
 	defer d.endpoints.Close()
 	err = d.serve(ctx, replaced)
 	if errors.Is(err, errReplaced) {
-		return err // the sessions stay: the next process restores them
+		return err // the sessions are not ended, because the next process restores them
 	}
 	return errors.Join(err, d.end())
 }
@@ -246,8 +246,8 @@ func (d *daemon) serve(ctx, replaced context.Context) error {
 // kernelInterval is the time between two readings of the counters of the kernel.
 const kernelInterval = 2 * time.Second
 
-// countKernel reads the counters of packets that the kernel has forwarded until ctx ends. The last packets of a peer
-// have the time of the reading.
+// countKernel reads the counters of packets that the kernel has forwarded until ctx ends. The time of the reading is
+// the time of the last packets of each peer.
 func (d *daemon) countKernel(ctx context.Context) {
 	tick := time.NewTicker(kernelInterval)
 	defer tick.Stop()

@@ -21,8 +21,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testroot"
 )
 
-// withOrphan is the value of asProgram for a supervisor that is the parent of a process that it has not started, as
-// process 1 of a container may be.
+// withOrphan is the value of asProgram for a supervisor that has a child which it has not started. Process 1 of a
+// container may have such children.
 const withOrphan = "with an orphan"
 
 // adoptOrphan makes this process the parent of an orphan, and prints the process id of the orphan.

@@ -342,7 +342,7 @@ func TestEmbeddedAddressesNeedBothRoutes(t *testing.T) {
 }
 
 // T-03: the sockets of a gateway are not allowed as peers, by any of their addresses: those of the host, of loopback,
-// of a load balancer, or an IPv6 address that contains one. Other ports of the same addresses are.
+// of a load balancer, or an IPv6 address that contains one. Other ports of the same addresses are allowed.
 func TestOwnListenersAreNoPeers(t *testing.T) {
 	own, balancer := netip.MustParseAddr("192.0.2.9"), netip.MustParseAddrPort("203.0.113.5:443")
 	self := NewSelf(

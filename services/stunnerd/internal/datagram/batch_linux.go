@@ -23,7 +23,7 @@ type Packet struct {
 	From *Source
 	// Whole demands that the datagram is not fragmented. SendWhole respects it, and SendAll does not.
 	Whole bool
-	// Err is the result of SendAll: an error as of Send, or nil.
+	// Err is the result of SendAll: an error of the same kind as that of Send, or nil.
 	Err error
 }
 
@@ -147,7 +147,7 @@ func (b *batch) fill(family int, packets []Packet, segments bool) (count int) {
 }
 
 // run returns how many packets, from the first one, can be sent as one message: they have the same destination, the
-// same source address and the same size. Only the last one may be shorter.
+// same source address and the same size. Only the last packet may be shorter.
 func run(packets []Packet) int {
 	first := &packets[0]
 	size, total := len(first.Payload), len(first.Payload)

@@ -137,8 +137,8 @@ func TestSendAllKeepsSizesAndOrder(t *testing.T) {
 	}
 }
 
-// Datagrams to several addresses arrive at theirs, also if a run to one address is interrupted. The socket serves both
-// families, and its batch was used by another family before.
+// Each datagram of a batch arrives at its own address, also if a run of datagrams to one address is interrupted by
+// another address. The socket serves both families, and its batch was used by another family before.
 func TestSendAllToSeveralAddresses(t *testing.T) {
 	any4 := sending(t, "0.0.0.0")
 	_, s := reader(t, "", 0)

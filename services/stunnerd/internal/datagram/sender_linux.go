@@ -69,7 +69,7 @@ func NewSender(conn *net.UDPConn) (*Sender, error) {
 }
 
 // Listen opens a UDP socket on an address and returns it as a Sender. Port 0 lets the kernel select the port. A socket
-// on an IPv6 address does not serve IPv4. The error is ErrScarce as of Join, or wraps a syscall.Errno.
+// on an IPv6 address does not serve IPv4. The error is ErrScarce, as for Join, or wraps a syscall.Errno.
 func Listen(local netip.AddrPort, most int) (*Sender, error) {
 	family := unix.AF_INET6
 	if local.Addr().Is4() {
@@ -271,8 +271,8 @@ func (s *Sender) Close() error {
 	s.mu.Lock()
 	release := s.release
 	s.release = nil
-	// Close without mu: it waits for the goroutine that reads from the socket, and that goroutine may wait for mu to
-	// send.
+	// The goroutine must not hold mu here. Close waits for the goroutine that reads from the socket, and that goroutine
+	// may wait for mu to send.
 	s.mu.Unlock()
 	if release == nil {
 		return nil

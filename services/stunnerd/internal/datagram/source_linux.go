@@ -77,7 +77,7 @@ func interfaceField(h unix.Cmsghdr) (offset int, ok bool) {
 	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO:
 		return 16, true // after the address (struct in6_pktinfo)
 	case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO:
-		return 0, true // before it (struct in_pktinfo)
+		return 0, true // before the address (struct in_pktinfo)
 	}
 	return 0, false
 }

@@ -69,14 +69,15 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// wideBed is a follower with a running config of a shape, without a source, and two frames between which it changes.
-type wideBed struct {
+// wideFixture is a follower with a running config of a shape, without a source, and two frames between which it
+// changes.
+type wideFixture struct {
 	follower *Follower
 	parts    [2]*config.Parts
 	frames   [2][]byte
 }
 
-func newWideBed(b testing.TB, routes, endpoints int) *wideBed {
+func newWideFixture(b testing.TB, routes, endpoints int) *wideFixture {
 	srv, err := server.New(server.Options{
 		HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Log: slog.New(slog.DiscardHandler),
 	})
@@ -84,7 +85,7 @@ func newWideBed(b testing.TB, routes, endpoints int) *wideBed {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = srv.Close() })
-	w := &wideBed{follower: New(Options{
+	w := &wideFixture{follower: New(Options{
 		Source: &hand{reports: make(chan discovery.Report)}, Server: srv,
 		Last: LastGood{Dir: b.TempDir(), ID: id}, Applied: func(config.Config) error { return nil },
 		Lookup: func(string) string { return "" }, Log: slog.New(slog.DiscardHandler),
@@ -98,7 +99,7 @@ func newWideBed(b testing.TB, routes, endpoints int) *wideBed {
 }
 
 // takeFrame takes a whole frame as the discovery client does.
-func (w *wideBed) takeFrame(b testing.TB, turn int) {
+func (w *wideFixture) takeFrame(b testing.TB, turn int) {
 	frame := w.frames[turn%2]
 	c, unknown, err := config.Parse(frame)
 	if err == nil {
@@ -111,7 +112,7 @@ func (w *wideBed) takeFrame(b testing.TB, turn int) {
 }
 
 // takeDelta takes a delta as the discovery client does.
-func (w *wideBed) takeDelta(b testing.TB, current *config.Parts, delta []byte) *config.Parts {
+func (w *wideFixture) takeDelta(b testing.TB, current *config.Parts, delta []byte) *config.Parts {
 	d, err := config.ParseDelta(delta)
 	if err != nil {
 		b.Fatal(err)
@@ -125,7 +126,7 @@ func (w *wideBed) takeDelta(b testing.TB, current *config.Parts, delta []byte) *
 }
 
 // deltas returns the deltas between the two configs, in both directions.
-func (w *wideBed) deltas() (all [2][]byte) {
+func (w *wideFixture) deltas() (all [2][]byte) {
 	revision := func(turn int) string { return config.RevisionOf(w.frames[turn]) }
 	for turn := range all {
 		all[turn] = w.parts[turn].Since(w.parts[1-turn], revision(1-turn), revision(turn)).Encode()
@@ -140,7 +141,7 @@ func BenchmarkWide(b *testing.B) {
 		b.Run(shape.name, func(b *testing.B) {
 			var whole, delta time.Duration // bytes of one change
 			b.Run("whole", func(b *testing.B) {
-				w := newWideBed(b, shape.routes, shape.endpoints)
+				w := newWideFixture(b, shape.routes, shape.endpoints)
 				b.ReportAllocs()
 				before := processorTime(b)
 				for turn := 0; b.Loop(); turn++ {
@@ -152,7 +153,7 @@ func BenchmarkWide(b *testing.B) {
 				b.ReportMetric(float64(deflated(b, w.frames[0])), "deflated-bytes")
 			})
 			b.Run("delta", func(b *testing.B) {
-				w := newWideBed(b, shape.routes, shape.endpoints)
+				w := newWideFixture(b, shape.routes, shape.endpoints)
 				deltas := w.deltas()
 				w.takeFrame(b, 0)
 				current := config.PartsOf(w.follower.state().wanted.Config, nil)
@@ -193,7 +194,7 @@ func deflated(b testing.TB, frame []byte) int {
 // frame, in a frame of less than 1 kB, and with exactly the same result.
 func TestAChangedEndpointIsSentAsADelta(t *testing.T) {
 	for _, shape := range wideShapes {
-		w := newWideBed(t, shape.routes, shape.endpoints)
+		w := newWideFixture(t, shape.routes, shape.endpoints)
 		turn, deltas := 0, w.deltas()
 		wholes := testing.AllocsPerRun(2, func() { turn++; w.takeFrame(t, turn) })
 		current := config.PartsOf(w.follower.state().wanted.Config, nil)

@@ -29,9 +29,9 @@ const (
 )
 
 // Source makes and checks nonces, and stores none. A nonce is the time at which it was made, the mark of its pod, and a
-// MAC over both and the client's IP address: 12 bytes, or 16 characters. It is short because the challenge that holds it
-// may go to a forged source address. A MAC of 56 bits suffices: a nonce proves the address of a client and no password,
-// and a guess takes a request.
+// MAC over both and the client's IP address: 12 bytes, or 16 characters. It is short because the challenge that holds
+// it may go to a forged source address. A MAC of 56 bits suffices: a nonce proves the address of a client and no
+// password, and a guess takes a request.
 //
 // The key of the MAC is derived from a root and the hour in which the nonce was made. Pods of a gateway have a common
 // root, so that the nonce of a client stays valid when its session goes to another pod: a client that ends its call
@@ -39,16 +39,17 @@ const (
 // session occupies its port and its quota until it expires.
 //
 // The root is derived from the newest key of the pods. Without such a key, as in the second before a pod gets its first
-// list, it is derived from the shared secret of the config, and without a shared secret it is random. Clients know none of
-// them.
+// list, it is derived from the shared secret of the config, and without a shared secret it is random. Clients know none
+// of them.
 type Source struct {
 	// Lifetime is between MinLifetime and MaxLifetime. It must not change after the first use.
 	Lifetime time.Duration
 
-	// random is the root that is used without a key of the pods and without a shared secret: random, or that of a
-	// previous process.
+	// random is the root that is used without a key of the pods and without a shared secret. It is a random number, or
+	// the root of a previous process.
 	random []byte
-	// mark is one byte that belongs to random. It tells the nonces of this pod from those of most others.
+	// mark is one byte that belongs to random. It distinguishes the nonces of this pod from the nonces of most other
+	// pods.
 	mark byte
 
 	mu sync.Mutex
@@ -60,8 +61,8 @@ type Source struct {
 	roots []*root
 }
 
-// maxKeys is the number of keys of the pods that are used: those of today and of yesterday. A nonce lives for an hour, and
-// each further root costs a MAC for each invalid nonce.
+// maxKeys is the number of keys of the pods that are used: those of today and of yesterday. A nonce lives for an hour,
+// and each further root costs a MAC for each invalid nonce.
 const maxKeys = 2
 
 // root is a root of keys, and caches the key of the current hour.
@@ -154,13 +155,14 @@ func (n *Source) Make(client netip.Addr, now time.Time) []byte {
 	return encoding.AppendEncode(nil, raw[:])
 }
 
-// Own reports whether a nonce that is valid was made by this pod, or by one of the few with its mark.
+// Own reports whether a valid nonce was made by this pod, or by one of the few other pods with the same mark.
 func (n *Source) Own(nonce []byte) bool {
 	raw, err := encoding.AppendDecode(nil, nonce)
 	return err == nil && len(raw) == size && raw[timeSize] == n.mark
 }
 
-// Valid reports whether a nonce was made for a client, and is not older than Lifetime. It may be of another pod.
+// Valid reports whether a nonce was made for a client, and is not older than Lifetime. The nonce may have been made by
+// another pod.
 func (n *Source) Valid(nonce []byte, client netip.Addr, now time.Time) bool {
 	raw, err := encoding.AppendDecode(nil, nonce)
 	if err != nil || len(raw) != size {

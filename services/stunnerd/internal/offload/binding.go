@@ -31,8 +31,8 @@ type Entry struct {
 	Client, Listener netip.AddrPort
 	Channel          uint16
 	// Peer is the address of the peer, and Relay the local address of the relay socket. The address of Relay may be
-	// unspecified or invalid, for a socket on the wildcard address: then it is the source address of the packets to
-	// the peer. Before the first of them, packets of the peer stay in user space: the programs cannot decide whether
+	// unspecified or invalid, for a socket on the wildcard address: then it is the source address of the packets to the
+	// peer. Before the first such packet, packets of the peer stay in user space: the programs cannot decide whether
 	// their destination is an address of this host.
 	Peer, Relay netip.AddrPort
 	// Until is when the channel binding expires.
@@ -124,10 +124,10 @@ func (b *Binding) Live(g Generation) bool {
 }
 
 // Arm makes the kernel forward the packets of an entry. It reports false, and the packets stay in user space, if all
-// slots are in use, if Entry.Share has no slot for the client, or if the kernel path does not support the entry: IPv4 to
-// IPv6, or addresses with a zone.
-// To arm an entry again after Group.Invalidate is a few stores to memory. Otherwise Arm makes two system calls.
-// The fields Client, Listener, Channel, Peer and Relay must be the same for all entries of a binding.
+// slots are in use, if Entry.Share has no slot for the client, or if the kernel path does not support the entry: IPv4
+// to IPv6, or addresses with a zone. Arming an entry again after Group.Invalidate only stores a few values in memory.
+// Otherwise Arm makes two system calls. The fields Client, Listener, Channel, Peer and Relay must be the same for all
+// entries of a binding.
 func (g Generation) Arm(b *Binding, e Entry) bool {
 	if g.IsZero() || g.group.closed.Load() {
 		return false

@@ -86,7 +86,7 @@ func (c *changes) start() error {
 	return nil
 }
 
-// observe adds a datagram of messages (netlink(7)). An empty one means that messages were lost.
+// observe adds a datagram of messages (netlink(7)). An empty datagram means that messages were lost.
 func (c *changes) observe(datagram []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -187,7 +187,7 @@ func TestExpiry(t *testing.T) {
 	t.Parallel()
 	eachWaiting(t, relayConfig{Lifetime: time.Second}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		p.warm(t, r)
-		const lifetime, tick = 3 * time.Second, 10 * time.Millisecond // of the coarse clock of the programs, at most
+		const lifetime, tick = 3 * time.Second, 10 * time.Millisecond // tick is the largest resolution of the clock of the programs
 		requested := time.Now()
 		r.do(t, "renew %s", lifetime)
 		renewed := time.Now()

@@ -17,9 +17,10 @@
 // Clients and peers that are not reached through an interface with the programs, such as those behind the loopback
 // interface, stay in user space.
 //
-// With EngineXDP, a program in the driver of a network card forwards packets before these programs, if client and peer are
-// behind its interface. It takes the Ethernet header of the next host from packets that have left, and passes a packet to
-// the others about once a second to learn it again. It sends the same frames as the others.
+// With EngineXDP, a program in the driver of a network card forwards packets before these programs, if client and peer
+// are behind its interface. It takes the Ethernet header of the next host from packets that have left, and passes a
+// packet to the other programs about once a second to learn the header again. It sends the same frames as the other
+// programs.
 //
 // Nothing is pinned. TCX links end with the process. The filters of clsact remain when a process is killed: they
 // forward nothing from then on, and the next Open in the same network namespace removes them.
@@ -81,8 +82,8 @@ const DefaultMaxBindings = 65536
 // Options configures an Offload.
 type Options struct {
 	// Engine is None, TC, XDP or Auto. XDP is TC and, at interfaces whose driver supports it, a program that forwards
-	// packets between a client and a peer behind the same interface. Auto is TC, or None in the network namespace of the
-	// host.
+	// packets between a client and a peer behind the same interface. Auto is TC, or None in the network namespace of
+	// the host.
 	Engine string
 	// Interfaces are the names of the interfaces of the programs. Empty means all Ethernet interfaces, veth included.
 	// Interfaces may appear and disappear at any time. Ports of a bridge or a bond are not used: the programs forward

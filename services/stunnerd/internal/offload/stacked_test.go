@@ -79,7 +79,7 @@ func TestNamedPort(t *testing.T) {
 	within(t, "remove a port", func() bool { return r.do(t, "state").Status.Reason == reason })
 }
 
-// make kernels sets it, on a kernel that has all modules.
+// everyDevice is set by make kernels, which runs a kernel that has all modules.
 var everyDevice = flag.Bool("every-device", false, "fail if the kernel lacks a kind of stacked device")
 
 // device is a kind of device on top of the interface peer. It gets the address of that interface.

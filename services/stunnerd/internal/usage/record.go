@@ -7,15 +7,15 @@ import (
 )
 
 // Record is the state of one part of a session: its time in one process, or in several processes with one folder. The
-// counters of a part only grow. The usage of a session is the sum of its parts, and that of a part the highest values
-// of its records, so records may be repeated, reordered and lost.
+// counters of a part only grow. The usage of a session is the sum of its parts. The usage of a part is the highest
+// values of its records, so records may be repeated, reordered and lost.
 type Record struct {
 	// Time is when the counters were read.
 	Time time.Time `json:"time"`
 	// Session identifies the session, and Part a part of it. Parts of different sessions differ too.
 	Session string `json:"session"`
 	Part    string `json:"part"`
-	// Final reports whether the part has ended. Its later records are the same.
+	// Final reports whether the part has ended. All records after the end of a part have the same counters.
 	Final bool `json:"final"`
 	// Gateway is NAMESPACE/NAME. It is empty if the config names no Gateway.
 	Gateway  string `json:"gateway,omitempty"`
@@ -33,7 +33,7 @@ type Record struct {
 	// Sent is to peers, and Received from peers.
 	Sent     Count `json:"sent"`
 	Received Count `json:"received"`
-	// Routes are the same by route.
+	// Routes are the same counts for each route.
 	Routes []Route `json:"routes,omitempty"`
 }
 

@@ -35,8 +35,8 @@ const (
 	closeTime = 2 * time.Second
 )
 
-// Sink takes records. After an error none, some or all of them may have arrived, and they are delivered again, with
-// their counters of that time.
+// Sink takes records. An error means that none, some or all of the records may have arrived. The recorder then delivers
+// these records again, with the current counters.
 type Sink interface {
 	Deliver(ctx context.Context, records []Record) error
 }
@@ -52,7 +52,7 @@ type Options struct {
 	Memory int64
 	// HandOver reports whether another process continues the accounts that this one leaves.
 	HandOver bool
-	// Continued are the sessions that this process continues. The accounts of others in the folder have ended.
+	// Continued are the sessions that this process continues. All other accounts in the folder have ended.
 	Continued []ID
 	// Sink takes the records. A nil Sink means that there are none, and that only the last hour is kept.
 	Sink Sink

@@ -255,8 +255,9 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// A session that the process leaves to the next one has no last record. Without a file it has one. It also has one if
-// the folder may end with the process: if the folder stays, the next process begins another part.
+// A session that the process leaves to the next process has no last record if there is a folder and HandOver is set.
+// Otherwise it has one, because no process may continue it. If the folder stays nevertheless, the next process begins
+// another part of the session.
 func TestLeave(t *testing.T) {
 	for _, o := range []Options{{HandOver: true}, {Dir: t.TempDir()}, {Dir: t.TempDir(), HandOver: true}} {
 		b := newFixture(t, o)

@@ -16,7 +16,7 @@ func TestATaskIsStuckWhenOneTurnLastsTooLong(t *testing.T) {
 	}
 	expect(false)
 	now = now.Add(time.Hour)
-	expect(false) // it waits: that may last
+	expect(false) // an idle task may wait for any time
 	task.Begin()
 	expect(false)
 	now = now.Add(StuckAfter - 1)
@@ -24,7 +24,7 @@ func TestATaskIsStuckWhenOneTurnLastsTooLong(t *testing.T) {
 	task.End()
 	task.Begin()
 	now = now.Add(1)
-	expect(false) // another turn
+	expect(false) // another unit of work
 	now = now.Add(StuckAfter)
 	expect(true)
 	task.End()

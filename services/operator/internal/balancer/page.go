@@ -66,7 +66,8 @@ func Page() string {
 	return b.String()
 }
 
-// columns returns the features with a column of their own: not the address, which all but one have, and none twice.
+// columns returns the features that have a column of their own. The address has none, because all providers but one
+// have it. No feature has two columns.
 func columns() (all []Feature) {
 	for _, f := range Features {
 		if f.Name != "address" && f.Name != "health check port beside UDP" {

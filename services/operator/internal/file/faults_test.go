@@ -37,7 +37,8 @@ func TestAnInputFolderThatCannotBeReadIsReported(t *testing.T) {
 	until(t, "the fault has ended", func() bool { return !strings.Contains(s.output("status.txt"), "ERROR input folder") })
 }
 
-// Whatever is in the place of a file and cannot be read keeps the objects of the file, and is named with a remedy.
+// If something that cannot be read is in the place of a file, the objects of the file stay, and the report names the
+// place with a remedy.
 func TestAFileThatCannotBeReadKeepsItsObjects(t *testing.T) {
 	for want, replace := range map[string]func(string) error{
 		"is a directory; what was in force before stays in force: write the file anew": func(path string) error { return os.Mkdir(path, 0o700) },
@@ -71,7 +72,8 @@ func TestRemediesOfFileErrors(t *testing.T) {
 	}
 }
 
-// The first error of a round decides the fault: what changes do not do is an error, and what is only not stored a warning.
+// The first error of a round determines the finding. It is an error if changes have no effect, and a warning if a
+// result is only not stored.
 func TestFaultsOfARound(t *testing.T) {
 	l := &loop{Provider: Provider{Input: "/srv/in", Output: "/srv/in/out", Watch: true}}
 	for _, c := range []struct {
@@ -91,7 +93,8 @@ func TestFaultsOfARound(t *testing.T) {
 	}
 }
 
-// An address that the host had is reported when it has left; one that a router forwards never.
+// An address that the host had is reported when the host no longer has it. An address that a router forwards is never
+// reported.
 func TestAddressesThatLeftTheHost(t *testing.T) {
 	publishes := func(address string) *loop {
 		c := config.Config{Listeners: []config.Listener{{PublicAddress: address}}}
@@ -115,7 +118,7 @@ func TestAddressesThatLeftTheHost(t *testing.T) {
 	}
 }
 
-// A port that another listener has is named with it, and a port below 1024 is a remark.
+// If another listener has the wanted port, the report names that listener. A port below 1024 is a remark.
 func TestPortsThatMoved(t *testing.T) {
 	s := hostState{ports: map[string]assignment{
 		"calls/door udp udp": {Wanted: 3478, Port: 3478}, "calls/other udp udp": {Wanted: 3478, Port: 20001},
@@ -132,8 +135,8 @@ func TestPortsThatMoved(t *testing.T) {
 	}
 }
 
-// An auth service that was connected is reported until it connects again, also after a restart of the operator, and for a
-// day.
+// An auth service that was connected is reported until it connects again, also after a restart of the operator, and for
+// a day.
 func TestDisconnectedAuthServicesAreReported(t *testing.T) {
 	now := time.Now()
 	var a authServices

@@ -57,8 +57,9 @@ func (id identity) String() string {
 //   - A file without content changes nothing, because a program may be writing it. To remove its objects, users delete
 //     the file.
 //   - An object that no file contains is removed after confirmAbsence.
-//   - Of several files with one object, such as a file and its backup copy, the one whose object is in use stays the one,
-//     also while it becomes invalid. The others are problems. Of files that appear together, the first by name is used.
+//   - Of several files with one object, such as a file and its backup copy, the file whose object is in use stays in
+//     use, also if it becomes invalid. The other files are problems. If the files appear together, the first by name is
+//     used.
 //
 // The ledger does no I/O and reads no clock.
 type ledger struct {

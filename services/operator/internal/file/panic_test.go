@@ -31,7 +31,8 @@ spec:
     - {name: udp, port: 17600, protocol: TURN-UDP}
 `
 
-// panicking returns a loop over a site that translates one object with a panic while faulty, and counts the panics.
+// panicking returns a loop in which the translation of the objects that is selects panics while faulty returns true.
+// panics is the number of panics.
 func panicking(t *testing.T, s *site, faulty func() bool, is func(translate.ObjectRef) bool) (l *loop, panics *int) {
 	t.Helper()
 	l, err := newLoop(s.provider, discovery.NewServer(discovery.ServerOptions{Log: s.provider.Log}), "")

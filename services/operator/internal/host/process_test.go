@@ -39,7 +39,8 @@ func play(role string) int {
 		fmt.Println("level=ERROR msg=\"cannot go on\"")
 		return 3
 	case "supervisor":
-		// Its child has the same command and executes the same program, which it replaces by the one at the path.
+		// The child has the same command and executes the same program as the supervisor. After an upgrade the child
+		// executes the program that is at the path then.
 		upgrades := make(chan os.Signal, 1)
 		signal.Notify(upgrades, syscall.SIGUSR2)
 		child := exec.Command("/proc/self/exe", os.Args[1:]...)

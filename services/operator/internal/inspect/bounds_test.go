@@ -95,8 +95,8 @@ func TestParallelRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// Callers behind one address, such as users of kubectl port-forward, do not use up the requests of each other: neither
-// one whose pods are slow, nor one with invented tokens while they are reviewed.
+// Callers behind one address, such as users of kubectl port-forward, do not use up the requests of each other, even if
+// the pods of a caller are slow, or if the tokens of a caller are invented and under review.
 func TestCallersBehindOneAddressAreIndependent(t *testing.T) {
 	const shared = "127.0.0.1:1"
 	synctest.Test(t, func(t *testing.T) {

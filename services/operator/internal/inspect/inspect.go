@@ -1,11 +1,11 @@
-// Package inspect serves the inspection API of the operator: status, sessions, refusals, reachable peers, usage and grants
-// of the pods of a Gateway, over the streams of config discovery that the pods keep open.
+// Package inspect serves the inspection API of the operator: status, sessions, refusals, reachable peers, usage and
+// grants of the pods of a Gateway, over the streams of config discovery that the pods keep open.
 //
 //	caller ─▶ limits ─▶ authorization ─┬▶ pods with a stream to this replica
 //	                                   └▶ other replicas, with ?local=true ─▶ their pods
 //
-// A replica that is asked with ?local=true asks no other replica, so requests do not loop. Requests between replicas use
-// the replica's own token, never that of the caller.
+// A replica that is asked with ?local=true asks no other replica, so requests do not loop. Requests between replicas
+// use the replica's own token, never that of the caller.
 //
 // # Files
 //
@@ -86,8 +86,8 @@ type Options struct {
 	// Authorize returns the name of the caller for logs. It returns an *Error if the caller may not make the request,
 	// and an error that wraps discovery.ErrUndecided if that cannot be decided now.
 	Authorize func(*http.Request, Attributes) (caller string, err error)
-	// Running returns the running dataplanes of a Gateway by pod, each with the reason that applies if no replica has an
-	// answer of it. An error means that the dataplanes are not known. Nil means that there are none.
+	// Running returns the running dataplanes of a Gateway by pod, each with the reason that applies if no replica has
+	// an answer of it. An error means that the dataplanes are not known. Nil means that there are none.
 	Running func(id string) (reasons map[string]string, err error)
 	// Replicas returns the URLs of the other replicas, without a path. Nil means that there are none.
 	Replicas func() []string
@@ -256,7 +256,7 @@ func (a *API) admit(
 			"%d requests of this caller are in progress: wait until one of them has ended", limit)
 	}
 	defer a.callers.leave(caller)
-	if !c.local { // before the slot of all namespaces, so that requests that wait for one namespace do not use up those
+	if !c.local { // before the slot of all namespaces, so that requests that wait for one namespace take none of those slots
 		if !a.namespaces.enter(r.Context(), c.namespace, maxPerNamespace) {
 			return errorf(http.StatusTooManyRequests,
 				"%d inspection requests for namespace %q are in progress: try again later", maxPerNamespace, c.namespace)
@@ -274,8 +274,8 @@ func (a *API) admit(
 	return serve(w, r, c)
 }
 
-// authorize authorizes a request. Requests with an unknown credential are limited by source address, so that they do not
-// delay callers behind the same address whose credentials are known.
+// authorize authorizes a request. Requests with an unknown credential are limited by source address, so that they do
+// not delay callers behind the same address whose credentials are known.
 func (a *API) authorize(r *http.Request, from source, needs rights) (c call, err error) {
 	c = call{
 		namespace: r.PathValue("namespace"), name: r.PathValue("name"), local: r.URL.Query().Get(localParameter) == "true",

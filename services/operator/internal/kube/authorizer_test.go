@@ -527,8 +527,9 @@ func TestAuthorizer_PodAddress(t *testing.T) {
 	}
 }
 
-// A pod that cannot be a dataplane opens no stream: one without a node, and one for a Gateway that does not exist. The
-// first one may try again, because the watch of pods may be late. One that no node has reported opens few.
+// A pod that cannot be a dataplane opens no stream: a pod without a node, and a pod of a Gateway that does not exist. A
+// pod without a node may try again, because the watch of pods may be late. A pod that no node has reported opens few
+// streams.
 func TestPodThatCannotBeADataplaneOpensNoStream(t *testing.T) {
 	s, err := newScheme()
 	if err != nil {

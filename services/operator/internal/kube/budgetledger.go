@@ -12,8 +12,9 @@ import (
 
 // budgetLedger divides the endpoint budgets that several Gateways share among the namespaces of routes. The budget of a
 // namespace is given to its routes at the oldest Gateways first. The endpoints that the operator's memory allows are
-// divided equally between namespaces. What the routes of a namespace use does not depend on the namespace of the
-// Gateway: no other owner uses up the budget of the owner of a Gateway with routes to it.
+// divided equally between namespaces. The endpoints of a route count for the namespace of the route, and not for the
+// namespace of the Gateway. So no tenant can use up the budget of another namespace by attaching routes to its
+// Gateways.
 type budgetLedger struct {
 	// total is the number of endpoints for which the operator has memory; 0 means unlimited.
 	total   int

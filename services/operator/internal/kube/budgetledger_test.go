@@ -12,9 +12,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// ledgerWorld are Gateways whose routes of some namespaces want endpoints, and a ledger to which they are recorded as
-// the translation does it.
-type ledgerWorld struct {
+// ledgerFixture has Gateways whose routes of some namespaces want endpoints, and a ledger. It records the Gateways in
+// the ledger as the translation does.
+type ledgerFixture struct {
 	*testing.T
 	ledger       *budgetLedger
 	perNamespace int
@@ -24,7 +24,7 @@ type ledgerWorld struct {
 }
 
 // settle translates all affected Gateways.
-func (w *ledgerWorld) settle() {
+func (w *ledgerFixture) settle() {
 	w.Helper()
 	for rounds := 0; len(w.queue) > 0; rounds++ {
 		key := w.queue[0]
@@ -58,7 +58,7 @@ func (w *ledgerWorld) settle() {
 }
 
 // given returns the endpoints of the routes of a namespace by Gateway.
-func (w *ledgerWorld) given(namespace string) map[types.NamespacedName]int {
+func (w *ledgerFixture) given(namespace string) map[types.NamespacedName]int {
 	given := map[types.NamespacedName]int{}
 	for key, e := range w.ledger.entries {
 		if n := e.demand.Endpoints[namespace].Given; n > 0 {
@@ -69,7 +69,7 @@ func (w *ledgerWorld) given(namespace string) map[types.NamespacedName]int {
 }
 
 // change gives a random Gateway random routes of namespaces, or deletes it.
-func (w *ledgerWorld) change(random *rand.Rand, most int, namespaces ...string) {
+func (w *ledgerFixture) change(random *rand.Rand, most int, namespaces ...string) {
 	key := types.NamespacedName{Namespace: fmt.Sprint("ns", random.IntN(5)), Name: fmt.Sprint("gw", random.IntN(12))}
 	if w.wants[key] == nil {
 		w.wants[key] = map[string]int{}
@@ -91,7 +91,7 @@ func TestLedger(t *testing.T) {
 	const perNamespace, total = 100_000, maxGatewayDemand + 20_000
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		w := &ledgerWorld{T: t, ledger: newBudgetLedger(total), perNamespace: perNamespace,
+		w := &ledgerFixture{T: t, ledger: newBudgetLedger(total), perNamespace: perNamespace,
 			wants: map[types.NamespacedName]map[string]int{}}
 		for range 60 {
 			w.change(random, 30_000, fmt.Sprint("ns", random.IntN(5)), fmt.Sprint("ns", random.IntN(5)))
@@ -134,12 +134,12 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// While memory suffices, routes of another namespace change nothing for a namespace, whatever they want and at whose
-// Gateways they are.
+// While memory suffices, routes of one namespace change nothing for another namespace, whatever number of endpoints
+// they want, and whatever Gateways they attach to.
 func TestLedgerChargesTheNamespaceOfTheRoute(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		w := &ledgerWorld{T: t, ledger: newBudgetLedger(100_000_000), perNamespace: 50_000,
+		w := &ledgerFixture{T: t, ledger: newBudgetLedger(100_000_000), perNamespace: 50_000,
 			wants: map[types.NamespacedName]map[string]int{}}
 		for range 20 {
 			w.change(random, 30_000, "owner")

@@ -40,7 +40,8 @@ type desired struct {
 	// standby is the config for pods that start while the operator is down, and for an operator that starts while there
 	// is a problem; nil if no config is published.
 	standby *config.Config
-	// frozen means that no new config is published because of a problem, so objects and standby are those from before.
+	// frozen means that no new config is published because of a problem, so objects and standby stay as they were
+	// before.
 	frozen bool
 	// skeleton are the Services and workloads of a Gateway whose new config is not published because of a problem. They
 	// are recreated if they were deleted, see translate.Result.Skeleton.

@@ -25,7 +25,7 @@ type forwardingReplicas struct {
 	*testing.T
 	pods client.Client
 	all  [2]*rollouts
-	// servers are, by the replica that received a report, the streams of its reports to the two replicas.
+	// servers are the streams of reports to the two replicas, by the replica that has received the report.
 	servers [2][2]reporter
 	ca      trust.Authority
 }

@@ -109,9 +109,9 @@ func authorizeOpen(r *http.Request, replicas []string) (string, error) {
 }
 
 // inspectors authorizes callers of the inspection API. The replicas of the operator, and accounts that read whole
-// configs, show a token for config discovery and may do everything. Accounts that read the configs of all Gateways, such as
-// that of the auth service, show such a token too and have inspect.UsageRight. Any other caller shows a token for the API server,
-// which reviews the token and the right of its user. The token is used for nothing else.
+// configs, show a token for config discovery and may do everything. Accounts that read the configs of all Gateways,
+// such as that of the auth service, show such a token too and have inspect.UsageRight. Any other caller shows a token
+// for the API server, which reviews the token and the right of its user. The token is used for nothing else.
 type inspectors struct {
 	readers   *authorizer
 	tokens    *tokenReviews
@@ -168,8 +168,8 @@ func (i *inspectors) authorize(r *http.Request, right inspect.Attributes) (calle
 	return status.User.Username, nil
 }
 
-// authorizeReader authorizes a token for config discovery. Only a token of an account that may use the inspection API is
-// reviewed, so that the tokens of dataplanes cause no reviews.
+// authorizeReader authorizes a token for config discovery. Only a token of an account that may use the inspection API
+// is reviewed, so that the tokens of dataplanes cause no reviews.
 func (i *inspectors) authorizeReader(
 	ctx context.Context, token string, claimed tokenClaims, source netip.Addr, right inspect.Attributes,
 ) (string, error) {
@@ -195,8 +195,9 @@ func (i *inspectors) authorizeReader(
 	return status.User.Username, nil
 }
 
-// trusts reports whether an account has a right. Those in --discovery-readers with the suffix WholeConfigs have all, and
-// that of this operator too if it is there; all others there have inspect.UsageRight only.
+// trusts reports whether an account has a right. An account in --discovery-readers with the suffix WholeConfigs has all
+// rights. The account of this operator has all rights if it is in --discovery-readers. Any other account in
+// --discovery-readers has inspect.UsageRight only.
 func (i *inspectors) trusts(account string, right inspect.Attributes) bool {
 	if slices.Contains(i.readers.readers, account+WholeConfigs) ||
 		right.Is(inspect.UsageRight) && slices.Contains(i.readers.readers, account) {

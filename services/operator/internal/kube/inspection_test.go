@@ -83,8 +83,9 @@ func newPeople(t *testing.T, own string, readers *asked) *people {
 	return p
 }
 
-// K-16: a caller needs a token for the API server and the right to the Gateway. Tokens of dataplanes grant configs only,
-// those of the auth service also usage, and all others of them cause no reviews. Replicas and accounts marked WholeConfigs need no right.
+// K-16: a caller needs a token for the API server and the right to the Gateway. A token for config discovery of the
+// auth service grants usage only. Tokens of dataplanes grant nothing here and cause no reviews. Replicas and accounts
+// marked WholeConfigs need no right.
 func TestInspectionNeedsATokenAndARight(t *testing.T) {
 	s, other := newSigner(t, "first"), newSigner(t, "first")
 	account := func(of signer, name string) string {
@@ -102,7 +103,7 @@ func TestInspectionNeedsATokenAndARight(t *testing.T) {
 	for name, c := range map[string]struct {
 		header       string
 		right        inspect.Attributes
-		account      string // for which reviews of discovery tokens are confirmed
+		account      string // the account that a review of a discovery token returns
 		away, denied error
 		code         int
 		want         string // in the error, or the caller

@@ -91,8 +91,8 @@ func newCandidate(t *testing.T, identity, holder string) *candidate {
 	return &candidate{recordingLock: recordingLock{lock, &lease{}}, leases: leases, log: slog.New(slog.DiscardHandler)}
 }
 
-// A process that was suspended, and was the leader before, does not release the lease of its successor. Its own lease it
-// releases.
+// A process was the leader, was suspended, and continues. It does not release the lease of its successor, but it
+// releases its own lease.
 func TestALeaseIsReleasedByItsHolderOnly(t *testing.T) {
 	for holder, want := range map[string]string{"successor": "successor", "own": ""} {
 		replica := newCandidate(t, "own", holder)

@@ -22,8 +22,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// A Service rejected because of externalIPs is created without them, and that is sent once. It is not retried until the
-// externalIPs change. A live Service keeps its externalIPs.
+// A Service that is rejected because of externalIPs is created without them, and this rejection is sent to the loop
+// once. The externalIPs are not tried again until they change. A live Service keeps its externalIPs.
 func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 	e := newEdge(t)
 	const words = "Use of external IPs is denied by admission control."
@@ -152,7 +152,7 @@ func TestAWorkloadDoesWithoutRefusedCapabilities(t *testing.T) {
 	}
 }
 
-// An object with the wanted name that belongs to someone else is not taken over, although server-side apply detects no
+// An object with the wanted name that belongs to another owner is not taken over, although server-side apply detects no
 // conflict. An own object that lost its labels or its owner reference is repaired.
 func TestObjectsOfOtherOwnersAreNotTakenOver(t *testing.T) {
 	wanted := append(newEdge(t).objects(deployment()), newEdge(t).scaled())
@@ -215,8 +215,8 @@ func (e *edge) scaled() *unstructured.Unstructured {
 	return o
 }
 
-// In a terminating namespace nothing is written. That the API server rejects objects in it is no failure: the watch may
-// deliver the deletion later.
+// In a terminating namespace nothing is written. A rejection by the API server because of the termination is no
+// failure, because the watch may deliver the deletion later.
 func TestNothingIsWrittenToATerminatingNamespace(t *testing.T) {
 	ending := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: "media", DeletionTimestamp: new(metav1.Unix(1, 0)), Finalizers: []string{"kubernetes"},

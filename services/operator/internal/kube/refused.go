@@ -15,7 +15,8 @@ import (
 const refusedPeriod = 5 * time.Minute
 
 // refusedDataplanes finds dataplane pods that connect to config discovery without TLS or without a token, which
-// AuthStrict refuses. The dataplane of this project always uses both, that of the existing system none.
+// AuthStrict refuses. The dataplane of this project always uses both. The dataplane of the existing system uses
+// neither.
 type refusedDataplanes struct {
 	pods *podIndex
 	// refused is called with the Gateway and the name of such a pod.

@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A field manager that has used the scale subresource keeps its number, unless the Dataplane has another number than
-// before. The cache keeps what is needed to know that, also if an object is trimmed twice.
+// A field manager that has used the scale subresource keeps its number, unless the number of the Dataplane has changed
+// since. Trimming an object, once or twice, keeps the fields that show both.
 func TestScalerOf(t *testing.T) {
 	entry := func(subresource, fields string) metav1.ManagedFieldsEntry {
 		raw := &metav1.FieldsV1{}

@@ -154,7 +154,7 @@ func processorTime(b *testing.B) time.Duration {
 }
 
 // BenchmarkWideChange measures a changed endpoint in the operator, from the EndpointSlice to the published frame: with
-// a translation of everything, and with that of the changed route.
+// a translation of everything, and with a translation of the changed route only.
 func BenchmarkWideChange(b *testing.B) {
 	for _, shape := range wideGateways {
 		var whole time.Duration // of one change

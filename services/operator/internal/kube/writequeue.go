@@ -21,9 +21,9 @@ import (
 //  3. Changed endpoints in the standby Secret, some minutes later.
 //
 // Namespaces take turns, so that a thousand new Gateways in one namespace delay a write in another namespace by only a
-// few writes. In the turns of a namespace, the first step of all its Gateways comes first. A namespace whose writes take
-// long, for example statuses of objects of a megabyte, has only some of the writes in progress: the others are left to
-// namespaces with fewer of them.
+// few writes. In the turns of a namespace, the first step of all its Gateways comes first. A namespace whose writes
+// take long, for example statuses of objects of a megabyte, has only some of the writes in progress: the others are
+// left to namespaces with fewer of them.
 
 // settleTime is the delay between creating the Services and workloads of a Gateway and writing its other objects.
 // During this delay, the watch delivers the created Service, and the Gateway is translated again.
@@ -70,8 +70,8 @@ type progress struct {
 }
 
 // fairWrites is a work queue that orders writes as described above. Get waits while all queued objects belong to
-// namespaces with too many writes in progress. Of the workers that wait in Get, each completed write leaves one to take
-// an object that has become eligible: the worker that has completed it.
+// namespaces with too many writes in progress. After a write, the worker that has completed it takes the object that
+// has become eligible. The workers that wait in Get continue to wait.
 type fairWrites struct {
 	workqueue.TypedRateLimitingInterface[translate.ObjectRef]
 	turns   *writeTurns
@@ -167,8 +167,8 @@ func (t *writeTurns) Len() int {
 }
 
 // next returns the position in order of the next namespace that may write, or -1. A namespace may write as long as it
-// has fewer writes in progress than there are idle workers: alone it has half of the workers, and one that has none is
-// never kept waiting by others that fill their share.
+// has fewer writes in progress than there are idle workers. So the only namespace with writes has half of the workers,
+// and a namespace without writes in progress never waits for namespaces that fill their share.
 func (t *writeTurns) next() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 // offloadCapabilities are the capabilities that the dataplane needs to forward media in the kernel.
 var offloadCapabilities = []corev1.Capability{"BPF", "NET_ADMIN"}
 
-// NeedsOffload reports whether the pods of a Dataplane need capabilities to forward media in the kernel. Auto means None
-// on the host network, because packets that are forwarded in the kernel bypass the packet filter of the node.
+// NeedsOffload reports whether the pods of a Dataplane need capabilities to forward media in the kernel. Auto means
+// None on the host network, because packets that are forwarded in the kernel bypass the packet filter of the node.
 func NeedsOffload(t stunnerv1.DataplaneSpec) bool {
 	switch t.OffloadEngine {
 	case stunnerv1.OffloadTC, stunnerv1.OffloadXDP:
@@ -31,8 +31,9 @@ func NeedsOffload(t stunnerv1.DataplaneSpec) bool {
 
 // withOffload adds the capabilities of in-kernel forwarding to a container security context. The container runs as user
 // 0, because Kubernetes has no ambient capabilities (KEP-2763): a process of another user loses added capabilities when
-// it starts, unless its file has them, and allowPrivilegeEscalation false (no_new_privs) disables those of files. User
-// 0 keeps exactly the added ones. runAsUser and runAsNonRoot of spec.securityContext take precedence.
+// it starts, unless its file has them, and allowPrivilegeEscalation false (no_new_privs) disables capabilities of
+// files. User 0 keeps exactly the added capabilities. runAsUser and runAsNonRoot of spec.securityContext take
+// precedence.
 func withOffload(c *corev1.SecurityContext, t stunnerv1.DataplaneSpec) *corev1.SecurityContext {
 	c.Capabilities.Add = slices.Clone(offloadCapabilities)
 	if own := t.SecurityContext; own == nil || own.RunAsUser == nil && own.RunAsNonRoot == nil {

@@ -67,8 +67,8 @@ func TestOffload(t *testing.T) {
 	}
 }
 
-// Without the capabilities a workload is that of a Dataplane for which they are forbidden. Other objects, and workloads
-// with other capabilities, have no such form.
+// WithoutOffload makes a workload equal to that of a Dataplane for which the capabilities are forbidden. It returns nil
+// for other objects, and for workloads with other capabilities.
 func TestWithoutOffload(t *testing.T) {
 	with := deployment(t, stunnerv1.DataplaneSpec{OffloadEngine: stunnerv1.OffloadTC})
 	plain := deployment(t, stunnerv1.DataplaneSpec{OffloadEngine: stunnerv1.OffloadNone})

@@ -42,7 +42,8 @@ func schemeOf(n *corev1.Node) string {
 	return ProviderScheme(n.Spec.ProviderID)
 }
 
-// NodeProviders returns the schemes of the provider IDs of all Nodes, sorted. Nodes without a provider ID count as none.
+// NodeProviders returns the schemes of the provider IDs of all Nodes, sorted. Nodes without a provider ID count as
+// none.
 func (v *View) NodeProviders() []string {
 	v.record(theNodeProviders, types.NamespacedName{})
 	return slices.Sorted(maps.Keys(v.nodeProviders))
@@ -52,7 +53,7 @@ func (v *View) NodeProviders() []string {
 const maxScheme = 63
 
 // ProviderScheme returns the part of spec.providerID of a Node that names the cloud provider: the scheme of
-// aws:///zone/instance is aws. That of an ID without "://" ends at its first dot: Oracle Cloud has
+// aws:///zone/instance is aws. The scheme of an ID without "://" ends at its first dot: Oracle Cloud has
 // ocid1.instance.oc1.region.id. The scheme of a scheme is the scheme.
 func ProviderScheme(providerID string) string {
 	scheme, _, found := strings.Cut(providerID, "://")

@@ -6,7 +6,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// A new bundle concerns the readers of the old one and of its absence. The same bundle concerns none.
+// A new bundle affects the translations that have read the old bundle, and those that have found no bundle. An equal
+// bundle affects none.
 func TestANewBundleAffectsReadersOfTheOldOne(t *testing.T) {
 	v, told := resource.NewView(nil), resource.Facts{}
 	if bundle := v.Recording(told).TrustBundle(); bundle != "" || len(told) != 1 {

@@ -51,9 +51,10 @@ func (d draft) announce() {
 	}
 }
 
-// publicHost returns the host name that clients of a secure listener receive instead of its addresses: the first one in
-// its certificates, if no certificate is valid for any of the addresses, so that clients that verify it connect to none
-// of them. It returns "" if the Gateway requests addresses, because clients then receive these.
+// publicHost returns the host name that clients of a secure listener receive instead of its addresses. It is the first
+// host name in the certificates of the listener, if no certificate is valid for any of the addresses: clients that
+// verify the certificate could otherwise not connect. It returns "" if the Gateway requests addresses, because clients
+// then receive these addresses.
 func (d draft) publicHost(l *listener) string {
 	certificates := l.certificateNames()
 	if len(certificates) == 0 || len(requestedAddresses(d.gateway)) > 0 {
@@ -71,8 +72,8 @@ func (d draft) publicHost(l *listener) string {
 	return ""
 }
 
-// noAddressCause returns why none of endpointSources has an address. It reads the nodes only if one of these did, because
-// a Gateway that reads the nodes is translated again when one changes.
+// noAddressCause returns why none of endpointSources has an address. It reads the nodes only if one of these did,
+// because a Gateway that reads the nodes is translated again when one changes.
 func (d draft) noAddressCause() error {
 	hostNetwork := d.parameters.dataplane != nil && d.parameters.dataplane.Spec.HostNetwork
 	switch kind := d.annotations.serviceType; {
@@ -119,8 +120,9 @@ var endpointSources = []endpointSource{
 	draft.fromSpec, draft.fromHost, draft.fromLoadBalancer, draft.fromExternalIPs, draft.fromNodes, draft.fromHostNetwork,
 }
 
-// fromSpec returns the addresses that the Gateway requests. They are announced even if no Service has them: behind a
-// NAT, a port forward or an anycast address none has. addressAllowed has checked that the Gateway may request them.
+// fromSpec returns the addresses that the Gateway requests. They are announced even if no Service has them, because no
+// Service has the address of a NAT or of a port forward, or an anycast address. addressAllowed has checked that the
+// Gateway may request them.
 func (d draft) fromSpec(l *listener) (a announced) {
 	for _, requested := range requestedAddresses(d.gateway) {
 		a.hosts = append(a.hosts, requested.value)

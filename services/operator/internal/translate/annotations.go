@@ -63,9 +63,11 @@ type annotations struct {
 	externalIPs    bool
 	relayDiscovery bool
 	takeOver       bool
-	// tlsAtBalancer are the names of the TURN-TCP listeners whose TLS ends at a load balancer. Other names have no effect.
+	// tlsAtBalancer are the names of the TURN-TCP listeners whose TLS ends at a load balancer. Other names have no
+	// effect.
 	tlsAtBalancer []string
-	// tlsAtAWS are those for which annotations of AWS say so. On a host there is no such load balancer.
+	// tlsAtAWS are the names of the listeners whose TLS ends at a load balancer according to annotations of AWS. There
+	// are none on a host, which has no such load balancer.
 	tlsAtAWS []string
 	// proxyProtocol are the prefixes of load balancers that send the PROXY protocol to the TCP and TLS listeners.
 	proxyProtocol []string

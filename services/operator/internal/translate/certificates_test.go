@@ -110,8 +110,8 @@ func TestRepeatedReferenceIsOneCertificate(t *testing.T) {
 	}
 }
 
-// A Secret with more than a certificate has a message that names the limit, and the size of the private key limits the
-// time that reading it takes.
+// A Secret that contains more than a certificate has a message that names the limit. The limit of the size of the
+// private key bounds the time that reading the private key takes.
 func TestOversizedCertificateIsRefused(t *testing.T) {
 	for key, limit := range map[string]int{"tls.crt": resource.MaxCertificateChain, "tls.key": resource.MaxCertificateKey} {
 		s := largeCertificate(t, "large", 1000)

@@ -76,7 +76,7 @@ var changes = map[string]edit{
 	"u removed":     func(s *site) { s.remove("u") },
 	"t removed":     func(s *site) { s.remove("t") },
 	"all removed":   func(s *site) { s.remove("u"); s.remove("t"); s.remove("s") },
-	"u renamed":     onListener("u", func(l *gwapiv1.Listener) { l.Name = "door" }),
+	"u renamed":     onListener("u", func(l *gwapiv1.Listener) { l.Name = "port" }),
 	"port of u":     onListener("u", func(l *gwapiv1.Listener) { l.Port = 5349 }),
 	"port of t":     onListener("t", func(l *gwapiv1.Listener) { l.Port = 5349 }),
 	"u is TCP":      onListener("u", func(l *gwapiv1.Listener) { l.Protocol, l.Port = "TURN-TCP", 5350 }),
@@ -148,9 +148,9 @@ type site struct {
 	services  map[string]*corev1.Service
 	published *config.Config
 	before    *config.Config
-	// doors are the Service ports that led to the listeners in their published form before.
-	doors  map[string][]string
-	result translate.Result
+	// portsBefore are the Service ports that led to the listeners in their published form before.
+	portsBefore map[string][]string
+	result      translate.Result
 }
 
 func newSite(t *testing.T, mixed string, first bool) *site {
@@ -230,10 +230,10 @@ func (s *site) remove(name string) {
 // settle repeats the translation and the reaction of the cluster until nothing changes.
 func (s *site) settle(name string) {
 	s.Helper()
-	s.before, s.doors = s.published, map[string][]string{}
+	s.before, s.portsBefore = s.published, map[string][]string{}
 	if s.before != nil {
 		for _, l := range s.before.Listeners {
-			s.doors[l.Name] = s.doorsTo(l)
+			s.portsBefore[l.Name] = s.servicePorts(l)
 		}
 	}
 	for range 5 {
@@ -286,21 +286,21 @@ func (s *site) provide() {
 	s.services = wanted
 }
 
-// doorsTo returns the Service ports that lead to a listener of a config.
-func (s *site) doorsTo(l config.Listener) (doors []string) {
+// servicePorts returns the Service ports that lead to a listener of a config.
+func (s *site) servicePorts(l config.Listener) (ports []string) {
 	for _, svc := range s.services {
 		for _, p := range svc.Spec.Ports {
 			if strings.EqualFold(string(p.Protocol), l.Protocol.Network()) && int(p.TargetPort.IntVal) == l.Port {
-				doors = append(doors, fmt.Sprintf("%s:%d", svc.Name, p.Port))
+				ports = append(ports, fmt.Sprintf("%s:%d", svc.Name, p.Port))
 			}
 		}
 	}
-	slices.Sort(doors)
-	return doors
+	slices.Sort(ports)
+	return ports
 }
 
-// heldListeners returns the listeners whose published config stays in use, by their names in a config: those that cannot
-// be served as specified, except those with a revoked certificate.
+// heldListeners returns the listeners whose published config stays in use, by their names in a config: those that
+// cannot be served as specified, except those with a revoked certificate.
 func heldListeners(r translate.Result) (ids []string) {
 	for _, l := range r.Status.Listeners {
 		reasons := map[string]bool{}
@@ -351,8 +351,8 @@ func (s *site) check(name string) (held int) {
 	}
 	for service, svc := range s.services {
 		for _, p := range svc.Spec.Ports {
-			if door := fmt.Sprintf("%s:%d/%s", service, p.Port, p.Protocol); !explained[door] {
-				s.Errorf("%s: Service port %s leads to no listener", name, door)
+			if port := fmt.Sprintf("%s:%d/%s", service, p.Port, p.Protocol); !explained[port] {
+				s.Errorf("%s: Service port %s leads to no listener", name, port)
 			}
 		}
 		for key, value := range s.gateway.Annotations {
@@ -406,14 +406,14 @@ func (s *site) checkHeld(name string, l config.Listener, explained map[string]bo
 			"%s: %s waits and has become %s %d, it was %s %d", name, l.Name, l.Protocol, l.Port, was.Protocol, was.Port,
 		)
 	}
-	if got := s.doorsTo(l); len(s.doors[l.Name]) > 0 && !slices.Equal(got, s.doors[l.Name]) {
-		s.Errorf("%s: %s waits, and is reached by %v, before by %v", name, l.Name, got, s.doors[l.Name])
+	if got := s.servicePorts(l); len(s.portsBefore[l.Name]) > 0 && !slices.Equal(got, s.portsBefore[l.Name]) {
+		s.Errorf("%s: %s waits, and is reached by %v, before by %v", name, l.Name, got, s.portsBefore[l.Name])
 	}
 	if said := s.status(l).AttachedRoutes; len(l.Routes) != int(said) {
 		s.Errorf("%s: %s has the routes %v, its status counts %d", name, l.Name, l.Routes, said)
 	}
-	for _, door := range s.doorsTo(l) {
-		explained[door+"/"+strings.ToUpper(l.Protocol.Network())] = true
+	for _, port := range s.servicePorts(l) {
+		explained[port+"/"+strings.ToUpper(l.Protocol.Network())] = true
 	}
 }
 
@@ -431,22 +431,22 @@ func (s *site) checkServed(name string, spec gwapiv1.Listener, l config.Listener
 			status.AttachedRoutes, s.route,
 		)
 	}
-	doors, balanced := s.doorsTo(l), s.gateway.Annotations["stunner.l7mp.io/service-type"] == ""
-	hidden := s.gateway.Annotations["stunner.l7mp.io/enable-mixed-protocol-lb"] == "false" && len(doors) == 0
+	ports, balanced := s.servicePorts(l), s.gateway.Annotations["stunner.l7mp.io/service-type"] == ""
+	hidden := s.gateway.Annotations["stunner.l7mp.io/enable-mixed-protocol-lb"] == "false" && len(ports) == 0
 	switch {
 	case hidden && programmed:
 		s.Errorf("%s: %s is programmed and has no Service", name, l.Name)
 	case hidden:
 		return
-	case len(doors) != 1 || !strings.HasSuffix(doors[0], fmt.Sprintf(":%d", spec.Port)):
-		s.Errorf("%s: %s is reached by %v, want port %d", name, l.Name, doors, spec.Port)
+	case len(ports) != 1 || !strings.HasSuffix(ports[0], fmt.Sprintf(":%d", spec.Port)):
+		s.Errorf("%s: %s is reached by %v, want port %d", name, l.Name, ports, spec.Port)
 	case balanced && (!programmed || l.PublicPort != int(spec.Port)):
 		s.Errorf(
 			"%s: %s: programmed %t, clients are told port %d, want %d", name, l.Name, programmed, l.PublicPort,
 			spec.Port,
 		)
 	}
-	for _, door := range doors {
-		explained[door+"/"+strings.ToUpper(l.Protocol.Network())] = true
+	for _, port := range ports {
+		explained[port+"/"+strings.ToUpper(l.Protocol.Network())] = true
 	}
 }

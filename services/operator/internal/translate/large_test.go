@@ -155,8 +155,8 @@ func yardstick() time.Duration {
 	})
 }
 
-// A Gateway with thousands of labels or annotations is not applied to generated objects: the API server needs seconds for
-// each of them.
+// A Gateway with thousands of labels or annotations is not applied to generated objects: the API server needs seconds
+// for each of them.
 func TestGatewayWithTooManyLabelsAndAnnotationsIsHeld(t *testing.T) {
 	for number, decision := range map[int]translate.Decision{490: translate.Served, 510: translate.Held} {
 		w := newLiveView(1)
@@ -193,7 +193,7 @@ func TestTheLargestObjectsTakeLittleTime(t *testing.T) {
 			w.options.Published = w.gateway().Config
 			w.wide(40, 7)
 		},
-		"1,000 routes in 1,000 other namespaces": func(w *liveView) { w.strangers(1000) },
+		"1,000 routes in 1,000 other namespaces": func(w *liveView) { w.addForeignRoutes(1000) },
 	}
 	for name, make := range views {
 		t.Run(name, func(t *testing.T) {
@@ -324,8 +324,8 @@ func (w *liveView) deny(denials int) {
 	w.view.Put(gc)
 }
 
-// strangers adds routes of other namespaces to a Gateway that allows routes from all.
-func (w *liveView) strangers(n int) {
+// addForeignRoutes adds routes of other namespaces to a Gateway that allows routes from all.
+func (w *liveView) addForeignRoutes(n int) {
 	gw := liveGateway(0, 0).(*gwapiv1.Gateway)
 	all := gwapiv1.NamespacesFromAll
 	gw.Spec.Listeners[0].AllowedRoutes = &gwapiv1.AllowedRoutes{Namespaces: &gwapiv1.RouteNamespaces{From: &all}}

@@ -170,8 +170,8 @@ func TestARemovedListenerIsNotHeld(t *testing.T) {
 	}
 }
 
-// If one listener has a misspelt protocol and another listener gets its port, the other one is served there: the spec says
-// so.
+// If the protocol of a listener is misspelt and the spec gives its port to another listener, the other listener is
+// served on the port.
 func TestAMisspeltListenerYieldsItsPort(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
 	key := c.view().Gateways()[0]

@@ -79,8 +79,8 @@ func (c *testCase) bytes(t *testing.T) []byte {
 	return data
 }
 
-// A result is complete, or it holds the Gateway and has no config and no objects. No dataplane rejects a published
-// config.
+// Either a result is complete, or the Gateway is held and the result has no config and no objects. No dataplane rejects
+// a published config.
 func TestResultsArePublishableOrKept(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) { checkResults(t, translateAll(c.view(), c.options)) })
 }

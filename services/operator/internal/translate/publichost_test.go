@@ -220,8 +220,8 @@ func TestNameOfOneOfSeveralCertificates(t *testing.T) {
 	}
 }
 
-// The told host follows the certificate and the requested addresses. An invalid certificate keeps the published one in
-// force, and the host is that of the published one.
+// The announced host changes with the certificate and the requested addresses. If a certificate is invalid, the
+// published certificate and its host stay in use.
 func TestToldHostFollowsTheCertificate(t *testing.T) {
 	opt := translate.DefaultOptions()
 	first := named(t, "one", "turn.example.com")

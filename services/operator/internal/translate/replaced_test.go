@@ -13,11 +13,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 )
 
-// A held listener takes no port from a valid one. For every state of listener w, which was published, and for every
-// protocol, port and port in the pod of another listener, which is new or was published too, each listener that a
-// Gateway without a published config serves is served with the same protocol, ports, certificate and conditions. The
-// held listener stays as it was published unless a valid one has its port; its status then does not say that it is
-// served.
+// A held listener takes no port from a valid listener. The test combines every state of listener w, which was
+// published, with every protocol, port and port in the pod of another listener, which is new or was published too. Each
+// listener that a Gateway without a published config would serve is served, with the same protocol, ports, certificate
+// and conditions. The held listener stays as it was published, unless a valid listener has its port. Its status then
+// does not say that it is served.
 func TestAHeldListenerTakesNoPortFromAValidOne(t *testing.T) {
 	protocols := map[gwapiv1.ProtocolType]*gwapiv1.ListenerTLSConfig{
 		"TURN-UDP": nil, "TURN-TCP": nil, "TURN-TLS": certified("second"), "TURN-DTLS": certified("second"),

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// WatchPlain names the source of a client without TLS, and leaves TLS and what is read as they are.
+// WatchPlain names the source of a client without TLS, and changes neither TLS nor the data that is read.
 func TestWatchPlain(t *testing.T) {
 	plain := make(chan netip.Addr, 10)
 	address, _, a := port(t, func(ln net.Listener, id *Identity) net.Listener {

@@ -116,8 +116,8 @@ func TestCertificatesCover(t *testing.T) {
 	}
 }
 
-// Only a name that every client can resolve, and that is a valid host of a URI, becomes one. A tenant writes the Secret
-// of a certificate.
+// Only a name that every client can resolve, and that is a valid host of a URI, is used as a host. A tenant writes the
+// Secret of a certificate.
 func TestCertificateHost(t *testing.T) {
 	label := strings.Repeat("a", 63)
 	longest := label + "." + label + "." + label + "." + strings.Repeat("a", 61)
@@ -161,8 +161,8 @@ func TestCertificateHost(t *testing.T) {
 	}
 }
 
-// FuzzCertificateHost: whatever names a certificate has, the host is one of them, a valid host of a URI, and valid for the
-// certificate by the standard library.
+// FuzzCertificateHost: whatever names a certificate has, the host is one of them, a valid host of a URI, and valid for
+// the certificate by the standard library.
 func FuzzCertificateHost(f *testing.F) {
 	for _, seed := range []string{"turn.example.com", "*.example.com", "a b.example", "\u212a.example", "1.2.3.4", "a.b.", "A.example"} {
 		f.Add(seed)

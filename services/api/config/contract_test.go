@@ -52,8 +52,8 @@ func TestContractServiceAddresses(t *testing.T) {
 	sameJSON(t, with, string(c.Canonical()))
 }
 
-// A listener has one or several public addresses, in either field. The order of several is kept, and the first one is
-// that of clients that read one only.
+// A listener has one or several public addresses, in either field. The order of several addresses is kept. Clients that
+// read one address only get the first.
 func TestContractPublicAddresses(t *testing.T) {
 	for fields, want := range map[string]string{
 		`"public_address":"203.0.113.7"`:                   "203.0.113.7 []",

@@ -232,7 +232,7 @@ func TestDeltasCannotExceedTheLimitOfADocument(t *testing.T) {
 	t.Error("100 clusters are taken")
 }
 
-// No delta changes a config half, and a delta that is taken yields a valid config with its digest.
+// No delta is applied in part. A delta that is applied yields a valid config with its digest.
 func FuzzDelta(f *testing.F) {
 	random := rand.New(rand.NewPCG(3, 4))
 	base := config.PartsOf(changing(random), nil)

@@ -39,8 +39,8 @@ type deltaWriter struct {
 	base *published
 }
 
-// readsDeltas reports whether the reader of a stream receives deltas. A reader of another form of the config than that
-// of dataplanes receives none.
+// readsDeltas reports whether the reader of a stream receives deltas. A reader that receives another form of the config
+// than dataplanes receives no deltas.
 func readsDeltas(query url.Values, want selector, to readerScope) bool {
 	return query.Has(deltaParameter) && want.one() && !to.forAuth && !to.redacted
 }

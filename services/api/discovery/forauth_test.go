@@ -100,15 +100,15 @@ func TestReadersForAuthGetTheirPartOnly(t *testing.T) {
 		c.Listeners[0].Address = config.NodeAddressPlaceholder
 		s.Publish(c)
 		frame(t, conn)
-		heard := make(chan string)
+		received := make(chan string)
 		go func() {
 			for {
 				_, data, err := conn.Read(t.Context())
 				if err != nil {
-					close(heard)
+					close(received)
 					return
 				}
-				heard <- string(data)
+				received <- string(data)
 			}
 		}()
 		for i, change := range []struct {
@@ -137,13 +137,13 @@ func TestReadersForAuthGetTheirPartOnly(t *testing.T) {
 			}
 			synctest.Wait()
 			select {
-			case got := <-heard:
+			case got := <-received:
 				if change.want == "" || !strings.Contains(got, change.want) {
-					t.Errorf("%d, %s: heard %s, want %q", i, change.what, got, change.want)
+					t.Errorf("%d, %s: received %s, want %q", i, change.what, got, change.want)
 				}
 			default:
 				if change.want != "" {
-					t.Errorf("%d, %s: heard nothing", i, change.what)
+					t.Errorf("%d, %s: received nothing", i, change.what)
 				}
 			}
 		}

@@ -29,18 +29,18 @@ func TestAConfigThatChangesOftenIsReadSeldom(t *testing.T) {
 		w.lookup = func(string) string { read.Add(1); time.Sleep(cost); return "3478" }
 		go w.readFrom(ctx, pending)
 		go w.run(ctx, out)
-		var heard atomic.Value
+		var received atomic.Value
 		go func() {
 			for e := range out {
-				heard.Store(e.Config.Auth.Realm)
+				received.Store(e.Config.Auth.Realm)
 			}
 		}()
 		begun := time.Now()
 		pending.put(costly("first"))
 		time.Sleep(cost + time.Millisecond)
 		synctest.Wait()
-		if heard.Load() != "first" {
-			t.Errorf("the first change is not read at once: %q", heard.Load())
+		if received.Load() != "first" {
+			t.Errorf("the first change is not read at once: %q", received.Load())
 		}
 		for time.Since(begun) < seconds*time.Second {
 			pending.put(costly(time.Since(begun).String()))
@@ -52,8 +52,8 @@ func TestAConfigThatChangesOftenIsReadSeldom(t *testing.T) {
 		pending.put(costly("last"))
 		time.Sleep(Cooldown(cost, readShare) + 2*cost)
 		synctest.Wait()
-		if heard.Load() != "last" {
-			t.Errorf("the last change is not read: %q", heard.Load())
+		if received.Load() != "last" {
+			t.Errorf("the last change is not read: %q", received.Load())
 		}
 		cancel()
 		synctest.Wait()

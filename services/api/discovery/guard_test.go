@@ -247,7 +247,7 @@ func TestNodesHaveAddresses(t *testing.T) {
 		s.Publish(c)
 		s.SetNode("north", "192.0.2.1")
 		client := piped(t, s)
-		hears := func(conn *websocket.Conn, address string) {
+		receives := func(conn *websocket.Conn, address string) {
 			t.Helper()
 			if got := frame(t, conn); !strings.Contains(got, `"address":"`+address+`"`) {
 				t.Errorf("want address %s in %s", address, got)
@@ -256,24 +256,24 @@ func TestNodesHaveAddresses(t *testing.T) {
 		south, north := follows(t, client, "/media/a?watch=true&node=south"), follows(
 			t, client, "?watch=true&node=north",
 		)
-		hears(south, config.AddressPlaceholder)
-		hears(north, "192.0.2.1")
+		receives(south, config.AddressPlaceholder)
+		receives(north, "192.0.2.1")
 		s.SetNode("north", "192.0.2.1")
 		s.SetNode("north", "2001:db8::1")
-		hears(north, "2001:db8::1")
+		receives(north, "2001:db8::1")
 		s.SetNode("north", "")
-		hears(north, config.AddressPlaceholder)
+		receives(north, config.AddressPlaceholder)
 		s.SetNode("south", "192.0.2.2")
-		hears(south, "192.0.2.2")
+		receives(south, "192.0.2.2")
 		// The node of a pod in the grant takes precedence over the one in the request.
 		pod, _, err := websocket.Dial(t.Context(), "http://discovery"+apiPath+"/media/a?watch=true&node=south",
 			&websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"Authorization": {"Bearer pod"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		hears(pod, config.AddressPlaceholder)
+		receives(pod, config.AddressPlaceholder)
 		s.SetNode("north", "192.0.2.3")
-		hears(pod, "192.0.2.3")
+		receives(pod, "192.0.2.3")
 		for _, conn := range []*websocket.Conn{south, north, pod} {
 			_ = conn.CloseNow()
 		}
@@ -409,8 +409,8 @@ func TestAPodReportsOnlyAboutItself(t *testing.T) {
 	}
 }
 
-// K-01: the streams of a deleted pod end at once, and those of other pods do not. A pod is the same one after its node has
-// reported it, and after its Gateway was deleted.
+// K-01: the streams of a deleted pod end at once, and those of other pods do not. A pod is the same one after its node
+// has reported it, and after its Gateway was deleted.
 func TestAStreamEndsWithItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone atomic.Bool
@@ -448,7 +448,7 @@ func TestAStreamEndsWithItsPod(t *testing.T) {
 	})
 }
 
-// K-12: a pod whose node has reported its address no longer takes a place of those that never run, and its stream stays
+// K-12: a pod whose node has reported its address no longer counts towards Limits.Unreported, and its stream stays
 // open.
 func TestReportedPodsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

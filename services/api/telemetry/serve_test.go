@@ -94,13 +94,13 @@ func TestServeLogsItsOwnErrors(t *testing.T) {
 			ctx, ln, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a fault of ours") }),
 		)
 	}()
-	stranger, err := net.Dial("tcp", ln.Addr().String())
+	client, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = io.WriteString(stranger, "GET / HTTP/1.0\r\n\r\n")
-	_, _ = io.ReadAll(stranger) // the server has noticed when it answers or hangs up
-	_ = stranger.Close()
+	_, _ = io.WriteString(client, "GET / HTTP/1.0\r\n\r\n")
+	_, _ = io.ReadAll(client) // the server has noticed when it answers or hangs up
+	_ = client.Close()
 	if _, err := certificate.Client().Get("https://" + ln.Addr().String()); err == nil {
 		t.Error("a panic is answered")
 	}
@@ -123,11 +123,11 @@ func TestServeBoundsItsConnections(t *testing.T) {
 		for i := range 5000 {
 			c := p.dial()
 			if i%2 == 0 {
-				_, _ = io.WriteString(c, "GET / HTTP/1.1\r\n") // the half of them that had to go already say so
+				_, _ = io.WriteString(c, "GET / HTTP/1.1\r\n") // half of the clients that are closed have sent a part of a request
 			}
 			slow = append(slow, c)
 			if i == 900 {
-				request(t, good, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") // kept: it is one that talks
+				request(t, good, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") // it stays open, because it sends requests
 			}
 		}
 		began := time.Now()

@@ -23,7 +23,8 @@ func refusedFor(t *testing.T, p *Policy, h http.Header, want Reason) {
 	}
 }
 
-// J-03: a service that has not fetched any key set says so, because the key of a valid token is not unknown.
+// J-03: while a service has not fetched any key set, it refuses a token with the reason KeysUnavailable, and not as a
+// token with an unknown key, because the token may be valid.
 func TestJ03WithoutAKeySetKeysAreUnavailable(t *testing.T) {
 	i := newIssuer(t)
 	i.rotate(t, "key")

@@ -45,8 +45,8 @@ type Grant struct {
 	Rate Rate
 	// User is the form of the user ids in credentials.
 	User Template
-	// Scope are the caveats that all credentials of the caller carry. The claim "stunner" of a token, and a request, can
-	// narrow them.
+	// Scope are the caveats that all credentials of the caller carry. The claim "stunner" of a token, and a request,
+	// can narrow them.
 	Scope credential.Caveats
 	// Revoke says whose credentials the caller may revoke.
 	Revoke Whose
@@ -59,7 +59,7 @@ type Whose string
 
 // The values of Whose.
 const (
-	// Nobody means that the caller has not the right.
+	// Nobody means that the caller does not have the right.
 	Nobody Whose = ""
 	// Own means the user ids that the caller gets credentials with itself.
 	Own Whose = "own"

@@ -80,7 +80,7 @@ func (all Clusters) Ahead() (ahead time.Duration) {
 	return ahead
 }
 
-// Preference decides the clusters whose gateways a caller gets. The zero value has no preference.
+// Preference determines the clusters whose gateways a caller gets. The zero value has no preference.
 type Preference struct {
 	// Regions are the regions, the nearest first.
 	Regions []string

@@ -153,10 +153,10 @@ func (s server) liftable(ctx context.Context) (map[string][]revoke.Revocation, e
 	return byID, nil
 }
 
-// liftableOf returns the revocations with an ID that the caller may lift: none unless the caller could make all of
-// them. A user with the right to write Revocations in a namespace can create one with the ID of another. The ID is a
-// hash of the subject and of all gateways, so those that the caller could make are the whole revocation if they have
-// this hash.
+// liftableOf returns the revocations with an ID that the caller may lift, if they are complete: if they are all
+// revocations with the ID, or if the ID is the hash of their subject and their gateways. Otherwise it returns none. A
+// user with the right to write Revocations in a namespace can create one with the same ID. Such a revocation, which the
+// caller may have no right to lift, does not prevent the caller from lifting the others.
 func (s server) liftableOf(who *access.Identity, id string, list []revoke.Revocation) []revoke.Revocation {
 	bySubject := map[credential.Revocation][]revoke.Revocation{}
 	for _, r := range list {

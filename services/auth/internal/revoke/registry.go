@@ -188,10 +188,10 @@ func (g *Registry) forget(at place) {
 	}
 }
 
-// Put writes revocations, in place of those with the same IDs, at most one for each namespace. A namespace that has no
-// room, or whose objects the API server refuses, does not keep those of other namespaces from being written: a tenant
-// may have filled it. The error names these namespaces; it is ErrFull if a bound is reached. A repetition with the same
-// revocations completes it.
+// Put writes revocations, in place of those with the same IDs, at most one for each namespace. If a namespace has no
+// room, or the API server refuses its objects, the revocations of other namespaces are written nevertheless, because a
+// tenant may have filled the namespace. The error names the namespaces without a written revocation; it is ErrFull if a
+// bound is reached. A repetition with the same revocations completes the write.
 func (g *Registry) Put(ctx context.Context, list []Revocation) error {
 	list, full := g.reserve(list)
 	defer g.written(list)
@@ -230,8 +230,8 @@ func (g *Registry) written(list []Revocation) {
 }
 
 // reserve remembers the revocations that fit into their namespaces and will be written, and returns the namespaces of
-// the others. They count also if the write fails, until the store is read: a credential with a time of issue is good in
-// both cases.
+// the others. The remembered revocations count until the next read of the store, even if the write fails. That is
+// harmless, because they only add a time of issue to new credentials.
 func (g *Registry) reserve(list []Revocation) (fit []Revocation, full []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -254,7 +254,7 @@ func (g *Registry) reserve(list []Revocation) (fit []Revocation, full []string) 
 	return fit, full
 }
 
-// Delete removes revocations. An object that the API server refuses to delete does not keep others from being deleted.
+// Delete removes revocations. If the API server refuses to delete an object, the others are deleted nevertheless.
 func (g *Registry) Delete(ctx context.Context, list []Revocation) error {
 	return each(list, func(r Revocation) error {
 		err := g.store.Delete(ctx, r.Namespace, r.ID, "")

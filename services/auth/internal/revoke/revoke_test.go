@@ -310,8 +310,8 @@ func TestFloodedNamespaceLeavesOthers(t *testing.T) {
 	}
 }
 
-// A namespace without room, and one in which the API server refuses objects, keep no revocation of other namespaces
-// from being written or lifted, wherever they are in the list.
+// If a namespace has no room, or the API server refuses its objects, the revocations of other namespaces are written
+// and lifted nevertheless, wherever they are in the list.
 func TestRefusingNamespaceLeavesOthers(t *testing.T) {
 	for _, why := range []string{"full", "refused"} {
 		c, api := newCluster(t)

@@ -68,7 +68,7 @@ func (s *Snapshot) inTermsOfProvider(text string) string {
 // restart is the remedy for a process that does not recover.
 const restart = "if it does not recover, end the process: the operator starts it again"
 
-// folderWords are phrases of findings and facts, each with the one that replaces it.
+// folderWords are phrases of findings and facts, each with its replacement.
 var folderWords = []string{
 	"its pods are not readable, and it was not asked", "it was not asked",
 	"see its log, its CPU limit and the events of its liveness probe; ", "see its log in the folder logs; ",

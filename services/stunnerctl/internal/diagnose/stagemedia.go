@@ -67,12 +67,12 @@ func (g *Gateway) media() inspection.Media {
 	return inspection.MergeMedia(all...)
 }
 
-// ongoing is how long ago a denial may be that still happens: a route may have been corrected since, or a call has ended
-// that used the peer of a former route.
+// ongoing is the maximum age of a denial that counts as still happening. After an older denial, the route may have been
+// corrected, or the call that used a peer of a former route may have ended.
 const ongoing = 30 * time.Second
 
-// fewSilent is the divisor of the calls of a route up to which silent ones are an info: a client that leaves sends to a
-// media server that has ended its call.
+// fewSilent is a divisor of the number of calls of a route. If less than this part of the calls is silent, the finding
+// is an info: a client that leaves a call may still send to a media server that has already ended the call.
 const fewSilent = 10
 
 // silentRoute returns the finding of a route whose peers send nothing back to some calls. A peer may only receive, so

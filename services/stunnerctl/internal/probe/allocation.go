@@ -410,7 +410,7 @@ func (e *exchange) addUnexpected(a netip.AddrPort) {
 }
 
 // elsewhere returns the addresses from which the answers of a silent peer may have arrived: other ports of it, and if
-// no other peer is silent, addresses that are none of another peer. If several peers are silent, the peer of such an
+// no other peer is silent, addresses that belong to no other peer. If several peers are silent, the peer of such an
 // answer is unknown.
 func (e *exchange) elsewhere(peer netip.AddrPort) string {
 	var from []string

@@ -73,8 +73,8 @@ func inWords(err error, at string, begun time.Time) error {
 	return err
 }
 
-// handshakeError returns an error of the TLS or DTLS handshake in words. Others than those of a connection are alerts and
-// texts of the library, and mean that the server speaks another protocol or refuses.
+// handshakeError returns an error of the TLS or DTLS handshake in words. An error that is not one of the connection is
+// an alert or a text of the library. It means that the server speaks another protocol or refuses the handshake.
 func handshakeError(err error, at string, begun time.Time) error {
 	if words := words(err, at, begun); words != nil {
 		return words

@@ -71,7 +71,8 @@ func TestErrorsInWords(t *testing.T) {
 	}
 }
 
-// TestPermissionErrorsInWords: the same of requests for a permission.
+// TestPermissionErrorsInWords: an error of a request for a permission names the attempt and the remedy, and quotes no
+// error of a library.
 func TestPermissionErrorsInWords(t *testing.T) {
 	server, e := serve(t, func(c net.PacketConn) net.PacketConn { return c })
 	r, err := NewRelay(t.Context(), e, AnyFamily)

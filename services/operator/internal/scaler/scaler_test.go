@@ -411,7 +411,7 @@ func TestOversizedRequestsAffectNoOthers(t *testing.T) {
 }
 
 // Connections without gRPC, and incomplete TLS handshakes, are closed, and affect no others.
-func TestStrangersAreCutOff(t *testing.T) {
+func TestConnectionsWithoutGRPCAreClosed(t *testing.T) {
 	p := open(t, true, forty)
 	for what, text := range map[string]string{
 		"HTTP":       "GET / HTTP/1.1\r\nHost: x\r\n\r\n",

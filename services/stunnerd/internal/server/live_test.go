@@ -19,8 +19,8 @@ func TestServerIsNotLiveWhileATaskIsStuck(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close() // after the lock is released
-		lane := s.engine.Tasks()[0]
-		lane.Begin()
+		task := s.engine.Tasks()[0]
+		task.Begin()
 		s.mu.Lock() // as a config change that waits for a stuck goroutine
 		defer s.mu.Unlock()
 		for range 2 {
@@ -32,7 +32,7 @@ func TestServerIsNotLiveWhileATaskIsStuck(t *testing.T) {
 		if err := s.Live(); err == nil || !strings.Contains(err.Error(), "10s") {
 			t.Errorf("after %v: %v", watch.StuckAfter, err)
 		}
-		lane.End()
+		task.End()
 		if err := s.Live(); err != nil {
 			t.Errorf("when it is back: %v", err)
 		}

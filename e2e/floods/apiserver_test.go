@@ -51,9 +51,9 @@ type apiServer struct {
 	admin  *dynamic.DynamicClient
 	stalls *stall.Monitor
 	// readers are dataplanes: one for each tenant's Gateway, and one for the shared Gateway.
-	readers []*reader.Reader
-	turn    int
-	births  int // new Gateways of good tenants
+	readers   []*reader.Reader
+	turn      int
+	creations int // new Gateways of good tenants
 }
 
 // newAPIServer creates the objects of the good tenants.

@@ -83,7 +83,7 @@ type row struct {
 	unready   time.Duration
 	changes   int
 	latencies []time.Duration
-	births    []time.Duration // from a new Gateway of a good tenant to its Service
+	creations []time.Duration // from a new Gateway of a good tenant to its Service
 	lost      int             // changes that were not delivered
 	back      time.Duration   // from the restart until all good configs were complete
 	missing   []string
@@ -104,7 +104,7 @@ func at(all []time.Duration, share float64) time.Duration {
 func (r row) String() string {
 	return fmt.Sprintf("%-50s %7d  %8d  %5d  %9s  %7d  %4d  %5d  %5d  %5d  %7d  %s", r.name, r.objects, r.peak, r.out, r.unready.Round(time.Millisecond), r.changes, r.lost,
 		at(r.latencies, 0.5).Milliseconds(), at(r.latencies, 0.99).Milliseconds(), at(r.latencies, 1).Milliseconds(),
-		at(r.births, 0.99).Milliseconds(), r.back.Round(time.Millisecond))
+		at(r.creations, 0.99).Milliseconds(), r.back.Round(time.Millisecond))
 }
 
 func (r row) judge(t *testing.T) {
@@ -118,8 +118,8 @@ func (r row) judge(t *testing.T) {
 	if p99 := at(r.latencies, 0.99); r.lost > 0 || p99 > slowest {
 		t.Errorf("%d of %d changes were lost, p99 of the others is %s: want none, and at most %s", r.lost, r.changes, p99, slowest)
 	}
-	if p99 := at(r.births, 0.99); p99 > slowest {
-		t.Errorf("the Services of %d new Gateways were there after %s (p99), want at most %s", len(r.births), p99, slowest)
+	if p99 := at(r.creations, 0.99); p99 > slowest {
+		t.Errorf("the Services of %d new Gateways were there after %s (p99), want at most %s", len(r.creations), p99, slowest)
 	}
 	if len(r.missing) > 0 || r.back > restart {
 		t.Errorf(
@@ -168,7 +168,7 @@ func (a *apiServer) under(t *testing.T, o *operator, f flood) row {
 		default:
 		}
 		r.unready += m.unready
-		r.latencies, r.births = append(r.latencies, m.latencies...), append(r.births, m.births...)
+		r.latencies, r.creations = append(r.latencies, m.latencies...), append(r.creations, m.creations...)
 		r.changes, r.lost = r.changes+m.changes, r.lost+m.lost
 	}
 	m := a.measure(ctx, o)
@@ -194,7 +194,7 @@ type measurement struct {
 	unready       time.Duration
 	changes, lost int
 	latencies     []time.Duration
-	births        []time.Duration
+	creations     []time.Duration
 	stop          func()
 }
 
@@ -228,14 +228,14 @@ func (a *apiServer) measure(ctx context.Context, o *operator) *measurement {
 	})
 	group.Go(func() {
 		for tenant := 0; ctx.Err() == nil; tenant = (tenant + 1) % tenants {
-			took, err := a.birth(tenant)
+			took, err := a.createGateway(tenant)
 			switch {
 			case errors.Is(err, errNotTaken): // the API server is overloaded
 				a.Log(err)
 			case err != nil:
 				a.Error(err)
 			default:
-				m.births = append(m.births, took)
+				m.creations = append(m.creations, took)
 			}
 		}
 	})
@@ -295,14 +295,14 @@ func (a *apiServer) change(tenant int) (time.Duration, error) {
 // writes is the maximum number of requests of the operator from a new Gateway to its Service.
 const writes = 4
 
-// birth creates a Gateway of a good tenant, and returns the time until the operator has created its Service. Then it
-// deletes the Gateway and its objects. It subtracts the time of the requests, each of which takes as long as the
-// request of the test, because a flood of large objects keeps the API server busy.
-func (a *apiServer) birth(tenant int) (time.Duration, error) {
+// createGateway creates a Gateway of a good tenant, and returns the time until the operator has created its Service.
+// Then it deletes the Gateway and its objects. It subtracts the time of the requests, each of which takes as long as
+// the request of the test, because a flood of large objects keeps the API server busy.
+func (a *apiServer) createGateway(tenant int) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(a.Context(), 2*lost)
 	defer cancel()
-	a.births++
-	ns, name := numbered("good", tenant), numbered("new", a.births)
+	a.creations++
+	ns, name := numbered("good", tenant), numbered("new", a.creations)
 	seen, err := a.of("Service").Namespace(ns).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errNotTaken, err)

@@ -96,7 +96,7 @@ func (r *result) String() string {
 	return fmt.Sprintf("%5d kB %5d copies %4d MiB peak %4d MiB kept  change %s, p99 %s of %d  "+
 		"new Gateway %s, p99 %s of %d (beyond a write of %s)  start %s  %s",
 		r.bytes()>>10, r.copies, r.peak>>20, r.kept>>20, worst(r.changes), p99(r.changes), len(r.changes),
-		worst(r.births), p99(r.births), len(r.births), p99(r.writes), r.started.Round(time.Millisecond), r.subject())
+		worst(r.creations), p99(r.creations), len(r.creations), p99(r.writes), r.started.Round(time.Millisecond), r.subject())
 }
 
 // judge reports an error if other tenants were affected.
@@ -120,13 +120,13 @@ func (s *suite) judge(r *result) {
 	if took := p99(r.changes); took > s.changeLimit {
 		faults = append(faults, fmt.Sprintf("changes of others take %s, want at most %s", took, s.changeLimit))
 	}
-	if len(r.changes) == 0 || len(r.births) == 0 {
+	if len(r.changes) == 0 || len(r.creations) == 0 {
 		faults = append(faults, fmt.Sprintf("TEST NOT VALID: the API server has let others make %d changes and %d Gateways",
-			len(r.changes), len(r.births)))
+			len(r.changes), len(r.creations)))
 	}
-	if took := p99(r.births); took > s.birthLimit {
+	if took := p99(r.creations); took > s.creationLimit {
 		faults = append(faults, fmt.Sprintf("a new Gateway of others gets its Service %s after another Service, want at most %s",
-			took, s.birthLimit))
+			took, s.creationLimit))
 	}
 	if len(faults) > 0 {
 		s.Errorf("%d × %s (%d bytes each): %s", r.copies, r.subject(), r.bytes(), strings.Join(faults, "; "))
@@ -150,9 +150,9 @@ func (s *suite) control() {
 	c := &candidate{row: row{name: "control"}, base: object, bytes: most / 2}
 	r := s.attempt([]*candidate{c}, controlFor)
 	s.changeLimit = max(slowestChange, slower*p99(r.changes))
-	s.birthLimit = max(slowestBirth, slower*p99(r.births))
+	s.creationLimit = max(slowestCreation, slower*p99(r.creations))
 	s.Logf("control: %d objects, changes of others p99 %s, new Gateways p99 %s: limits %s and %s", r.copies,
-		p99(r.changes), p99(r.births), s.changeLimit, s.birthLimit)
+		p99(r.changes), p99(r.creations), s.changeLimit, s.creationLimit)
 	s.judge(r)
 }
 

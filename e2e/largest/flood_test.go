@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// sideBySide is the number of lanes in one flood.
+// sideBySide is the number of batches that are repeated together in one flood.
 const sideBySide = 5
 
 // floodAll creates all objects once, and then, a few rows at a time, as many copies of all of them as fit into -for.
@@ -19,10 +19,10 @@ func (s *suite) floodAll(all []*candidate) {
 		s.control()
 		s.Logf("flood %d of %d: %s", i+1, len(floods), subjectOf(of))
 		r := s.attempt(of, *flood)
-		if p99(r.changes) > s.changeLimit || p99(r.births) > s.birthLimit {
-			change, birth := s.changeLimit, s.birthLimit
+		if p99(r.changes) > s.changeLimit || p99(r.creations) > s.creationLimit {
+			change, creation := s.changeLimit, s.creationLimit
 			s.control()
-			s.changeLimit, s.birthLimit = max(s.changeLimit, change), max(s.birthLimit, birth)
+			s.changeLimit, s.creationLimit = max(s.changeLimit, change), max(s.creationLimit, creation)
 		}
 		s.judge(r)
 	}
@@ -30,9 +30,9 @@ func (s *suite) floodAll(all []*candidate) {
 		strings.Join(s.report, "\n"))
 }
 
-// lane has the objects of a row that are repeated together: those that refer to base objects, or those that refer to
-// one large object of each row that they use.
-type lane struct {
+// batch has objects of one row that are repeated together: either those that refer to base objects, or those that refer
+// to one large object of each row in `uses`.
+type batch struct {
 	objects []*candidate
 	using   map[string]*candidate
 	uses    map[string]string
@@ -40,15 +40,15 @@ type lane struct {
 
 // floodsOf returns the objects that are repeated together.
 func floodsOf(all []*candidate) (floods [][]*candidate) {
-	var lanes []*lane
+	var batches []*batch
 	for _, r := range rows {
-		lanes = append(lanes, lanesOf(all, r)...)
+		batches = append(batches, batchesOf(all, r)...)
 	}
-	for len(lanes) > 0 {
-		together := &lane{using: map[string]*candidate{}, uses: map[string]string{}}
+	for len(batches) > 0 {
+		together := &batch{using: map[string]*candidate{}, uses: map[string]string{}}
 		number := 0
-		lanes = slices.DeleteFunc(lanes, func(l *lane) bool {
-			if number == sideBySide || !together.join(l) {
+		batches = slices.DeleteFunc(batches, func(b *batch) bool {
+			if number == sideBySide || !together.join(b) {
 				return false
 			}
 			number++
@@ -59,10 +59,10 @@ func floodsOf(all []*candidate) (floods [][]*candidate) {
 	return floods
 }
 
-// lanesOf returns the lanes of a row.
-func lanesOf(all []*candidate, r row) (lanes []*lane) {
-	plain := &lane{using: map[string]*candidate{}, uses: r.uses}
-	large := map[string][]*lane{} // by the name of the used object
+// batchesOf returns the batches of a row.
+func batchesOf(all []*candidate, r row) (batches []*batch) {
+	plain := &batch{using: map[string]*candidate{}, uses: r.uses}
+	large := map[string][]*batch{} // by the name of the used object
 	for _, c := range all {
 		if c.row.name != r.name {
 			continue
@@ -72,41 +72,41 @@ func lanesOf(all []*candidate, r row) (lanes []*lane) {
 			continue
 		}
 		for name, u := range c.using {
-			at := slices.IndexFunc(large[name], func(l *lane) bool { return l.using[name] == u })
+			at := slices.IndexFunc(large[name], func(b *batch) bool { return b.using[name] == u })
 			if at < 0 {
 				at = len(large[name])
-				large[name] = append(large[name], &lane{using: c.using, uses: r.uses})
+				large[name] = append(large[name], &batch{using: c.using, uses: r.uses})
 			}
 			large[name][at].objects = append(large[name][at].objects, c)
 		}
 	}
 	if len(plain.objects) > 0 {
-		lanes = append(lanes, plain)
+		batches = append(batches, plain)
 	}
-	// Objects that refer to large objects of different rows are in one lane.
-	var joined []*lane
+	// Objects that refer to large objects of different rows are in one batch.
+	var joined []*batch
 	for _, name := range slices.Sorted(maps.Keys(large)) {
-		for i, l := range large[name] {
+		for i, b := range large[name] {
 			if i == len(joined) {
-				joined = append(joined, &lane{using: map[string]*candidate{}, uses: r.uses})
+				joined = append(joined, &batch{using: map[string]*candidate{}, uses: r.uses})
 			}
-			joined[i].objects = append(joined[i].objects, l.objects...)
-			maps.Copy(joined[i].using, l.using)
+			joined[i].objects = append(joined[i].objects, b.objects...)
+			maps.Copy(joined[i].using, b.using)
 		}
 	}
-	return append(lanes, joined...)
+	return append(batches, joined...)
 }
 
-// join adds the objects of another lane. It returns false, and adds none, if the lanes use different objects of one
-// name.
-func (l *lane) join(other *lane) bool {
+// join adds the objects of another batch. It returns false and adds nothing if the batches use different large objects
+// of the same name.
+func (b *batch) join(other *batch) bool {
 	for name := range other.uses {
-		if _, both := l.uses[name]; both && l.using[name] != other.using[name] {
+		if _, both := b.uses[name]; both && b.using[name] != other.using[name] {
 			return false
 		}
 	}
-	l.objects = append(l.objects, other.objects...)
-	maps.Copy(l.uses, other.uses)
-	maps.Copy(l.using, other.using)
+	b.objects = append(b.objects, other.objects...)
+	maps.Copy(b.uses, other.uses)
+	maps.Copy(b.using, other.using)
 	return true
 }

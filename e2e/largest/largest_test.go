@@ -57,9 +57,9 @@ const memory = 512 << 20
 // Limits for others while the objects of the attacker exist. On a slow machine, the limit is a multiple of the time in
 // the control phase.
 const (
-	slowestChange = 100 * time.Millisecond // until config discovery has a changed endpoint, for 99 % of the changes
-	slowestBirth  = time.Second            // from when the API server has another new Service until that of a Gateway
-	slower        = 3                      // times the control phase
+	slowestChange   = 100 * time.Millisecond // until config discovery has a changed endpoint, for 99 % of the changes
+	slowestCreation = time.Second            // between the Service that the test creates and the Service of a new Gateway
+	slower          = 3                      // times the control phase
 )
 
 // restartWithin is the limit of a start with all objects of the attacker, until others are served again.
@@ -87,9 +87,9 @@ type suite struct {
 	decoder  *decoder
 	operator *runner.Operator
 	cancel   context.CancelFunc // of the readers
-	// changeLimit and birthLimit are the limits after the control phase.
-	changeLimit, birthLimit time.Duration
-	report                  []string
+	// changeLimit and creationLimit are the limits after the control phase.
+	changeLimit, creationLimit time.Duration
+	report                     []string
 }
 
 func start(t *testing.T) *suite {
@@ -104,7 +104,7 @@ func start(t *testing.T) *suite {
 	t.Cleanup(s.stalls.Stop)
 	root, err := harness.Root()
 	s.must(err)
-	texts := []string{world}
+	texts := []string{objectsOfOthers}
 	for i := range tenants {
 		texts = append(texts, strings.NewReplacer("NS", namespaceOf(i), "NUMBER", fmt.Sprint(i+1)).Replace(tenant))
 	}

@@ -28,14 +28,14 @@ const (
 
 // Pauses and limits of the measurement.
 const (
-	pause     = 20 * time.Millisecond // between changes of other tenants, and between two readings of the memory
-	birthRate = 150 * time.Millisecond
-	lost      = 10 * time.Second // a change that takes longer is lost
-	ripe      = time.Second      // the timeout of a readiness probe in the chart
+	pause        = 20 * time.Millisecond // between changes of other tenants, and between two readings of the memory
+	creationRate = 150 * time.Millisecond
+	lost         = 10 * time.Second // a change that takes longer is lost
+	probeTimeout = time.Second      // the timeout of a readiness probe in the chart
 )
 
-// world are the objects that the other tenants and the administrator have written.
-const world = `{apiVersion: v1, kind: Namespace, metadata: {name: attacker}}
+// objectsOfOthers is the YAML of objects that the other tenants and the administrator have written.
+const objectsOfOthers = `{apiVersion: v1, kind: Namespace, metadata: {name: attacker}}
 ---
 {apiVersion: v1, kind: Namespace, metadata: {name: young}}
 ---
@@ -78,7 +78,7 @@ type others struct {
 	process           func() *harness.Process // of the operator
 	readers           []*reader.Reader
 	stalls            *stall.Monitor
-	turn, births      int
+	turn, creations   int
 
 	mu   sync.Mutex
 	now  sample
@@ -88,11 +88,11 @@ type others struct {
 
 // sample has the measurements of others in a period.
 type sample struct {
-	changes, births []time.Duration
-	writes          []time.Duration // the times of Services of the test, from the same events as births
-	lost            []string
-	unready         []string
-	peak            int // resident memory of the operator, in bytes
+	changes, creations []time.Duration
+	writes             []time.Duration // the times of Services of the test, from the same events as creations
+	lost               []string
+	unready            []string
+	peak               int // resident memory of the operator, in bytes
 }
 
 // worst returns the longest of the durations.
@@ -148,8 +148,8 @@ func (o *others) measure(ctx context.Context) (stop func()) {
 		})
 	}
 	repeat(pause, o.change)
-	repeat(birthRate, o.birth)
-	repeat(birthRate, o.probe)
+	repeat(creationRate, o.createGateway)
+	repeat(creationRate, o.probe)
 	repeat(pause, func(context.Context) {
 		if memory, err := o.process().Memory(); err == nil { // the end of the operator is reported elsewhere
 			o.note(func(s *sample) { s.peak = max(s.peak, memory) })
@@ -310,12 +310,12 @@ func (o *others) ended() context.Context {
 	return ctx
 }
 
-// birth creates a Gateway and waits for its Service. At the same time it creates a Service itself, as the operator
-// does, and records how much later the operator's Service is created, because the API server may be slow. If the API
-// server does not create the Service of the test in time, the operator is not judged.
-func (o *others) birth(ctx context.Context) {
-	o.births++
-	gateway, control := fmt.Sprintf("gateway-%d", o.births), fmt.Sprintf("control-%d", o.births)
+// createGateway creates a Gateway and waits for its Service. At the same time it creates another Service itself, and
+// records how much later the Service of the operator was there, because the API server may be slow. If the Service of
+// the test is not there in time, the result is not counted.
+func (o *others) createGateway(ctx context.Context) {
+	o.creations++
+	gateway, control := fmt.Sprintf("gateway-%d", o.creations), fmt.Sprintf("control-%d", o.creations)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 	defer cancel()
 	err := o.Apply(ctx, young, fmt.Sprintf(`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: %s},
@@ -344,7 +344,7 @@ func (o *others) birth(ctx context.Context) {
 	o.note(func(now *sample) {
 		switch {
 		case err == nil:
-			now.births, now.writes = append(now.births, max(0, took-write)), append(now.writes, write)
+			now.creations, now.writes = append(now.creations, max(0, took-write)), append(now.writes, write)
 		case overloaded == nil:
 			now.lost = append(now.lost, fmt.Sprintf("new Gateway %s: %v", gateway, err))
 		}
@@ -365,7 +365,7 @@ func (o *others) probe(ctx context.Context) {
 	case err != nil:
 	case code != http.StatusOK:
 		err = fmt.Errorf("status %d: %.100s", code, body)
-	case took > ripe:
+	case took > probeTimeout:
 		err = fmt.Errorf("response after %s", took.Round(time.Millisecond))
 	}
 	if err != nil {

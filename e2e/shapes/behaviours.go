@@ -10,8 +10,8 @@
 //	failing.go     cells that fail, and why
 //	shapes_test.go runs the cells and prints the matrix
 //
-// A cell is a behaviour in a shape. A failing cell is a row of failing.go: the test fails when another cell fails, and when
-// a cell of a row passes. So the list can only get shorter.
+// A cell is a behaviour in a shape. A failing cell is a row of failing.go: the test fails when another cell fails, and
+// when a cell of a row passes. So the list can only get shorter.
 package shapes
 
 import (
@@ -34,8 +34,8 @@ type Behaviour struct {
 	Last bool
 }
 
-// Starts and SurvivesEvent are the names of the first two cells of a shape: that it starts, and that its event leaves calls
-// running. The other behaviours follow in the order of the table, after the event.
+// Starts and SurvivesEvent are the names of the first two cells of a shape: that it starts, and that its event leaves
+// calls running. The other behaviours follow in the order of the table, after the event.
 const (
 	Starts        = "Starts"
 	SurvivesEvent = "CallsSurviveTheEvent"

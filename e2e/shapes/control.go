@@ -225,8 +225,8 @@ func findsNothing(ctx context.Context, e *env.Env, args ...string) error {
 	})
 }
 
-// isUnserved reports whether a finding is about a listener that the load balancer does not serve: the error in the status
-// of its Service.
+// isUnserved reports whether a finding is about a listener that the load balancer does not serve: the error in the
+// status of its Service.
 func isUnserved(e *env.Env, f env.Finding) bool {
 	return slices.ContainsFunc(e.Gateways, func(g *env.Gateway) bool {
 		return g.Unserved != nil && strings.HasPrefix(f.Object, "Service "+g.ID()) && f.Stage == "service" &&
@@ -234,10 +234,10 @@ func isUnserved(e *env.Env, f env.Finding) bool {
 	})
 }
 
-// fault is a fault of the first Gateway that exists in each shape.
+// fault is a fault of the first Gateway. It is possible in each shape.
 type fault struct {
 	make, undo func(context.Context) error
-	// object and problem are those of the finding; the latter is a part of it.
+	// object is the object of the finding, and problem is a part of the problem of the finding.
 	object, problem string
 }
 

@@ -277,8 +277,8 @@ func callRepeatedly(ctx context.Context, l *env.Listener, gap time.Duration) (er
 	return err
 }
 
-// restartAfterAMistakeKeepsServing empties the Secret of the class, restarts operator and auth service, and corrects the
-// mistake in the end.
+// restartAfterAMistakeKeepsServing empties the Secret of the class, restarts operator and auth service, and corrects
+// the mistake in the end.
 func restartAfterAMistakeKeepsServing(ctx context.Context, e *env.Env) error {
 	err := under(func(e *env.Env, ctx context.Context) error {
 		if err := e.MakeMistake(ctx); err != nil {

@@ -59,8 +59,8 @@ func ownRoute(l *env.Listener) credential.Caveats {
 	return credential.Caveats{Routes: []string{l.Route()}}
 }
 
-// dialEach starts a call through each listener at each of its addresses, and one through each pod if the nodes can be told
-// to which pod they send a client, from ports of the client that begin with port.
+// dialEach starts a call through each listener at each of its addresses. If the test can select the pod to which the
+// nodes send a client, it also starts one call through each pod, from the local port `port` and the following ports.
 func dialEach(ctx context.Context, e *env.Env, port uint16, login env.Login) (calls env.Calls, err error) {
 	if calls, err = e.DialAllAs(ctx, login); err != nil || !severalPodsSeeClients(e.Shape) {
 		return calls, err
@@ -109,8 +109,8 @@ func isRefused(ctx context.Context, e *env.Env, l *env.Listener, code, username,
 	return err
 }
 
-// aCaveatOnlyNarrows makes calls with credentials that name the route of their listener. Meanwhile the listener gets one
-// more route, to which its media servers move, and from which they come back.
+// aCaveatOnlyNarrows makes calls with credentials that name the route of their listener. Meanwhile the listener gets
+// one more route, to which its media servers move, and from which they come back.
 func aCaveatOnlyNarrows(ctx context.Context, e *env.Env) error {
 	if err := errors.Join(otherRoutesAreRefused(ctx, e), otherGatewaysRefuse(ctx, e)); err != nil {
 		return err
@@ -130,10 +130,11 @@ func aCaveatOnlyNarrows(ctx context.Context, e *env.Env) error {
 		err = followsItsRoute(ctx, e, narrow, wide)
 	}
 	return errors.Join(err, e.FillRoutes(ctx), e.RemoveRoute(ctx),
-		e.Await(ctx, "end of the route", func(context.Context) error { return permits(wide, e.Stranger(), false) }))
+		e.Await(ctx, "end of the route", func(context.Context) error { return permits(wide, e.UnroutedPeer(), false) }))
 }
 
-// otherRoutesAreRefused tries credentials that name a route of another listener, of another Gateway, and none that exists.
+// otherRoutesAreRefused tries credentials that name another route: a route of another listener, a route of another
+// Gateway, or a route that does not exist.
 func otherRoutesAreRefused(ctx context.Context, e *env.Env) (err error) {
 	for _, l := range e.Listeners() {
 		others := []string{l.Gateway.ID() + "-absent"}
@@ -170,11 +171,11 @@ func otherGatewaysRefuse(ctx context.Context, e *env.Env) (err error) {
 
 // followsItsRoute compares narrow calls with wide ones, while the listeners have one more route.
 func followsItsRoute(ctx context.Context, e *env.Env, narrow, wide env.Calls) error {
-	err := e.Await(ctx, "one more route", func(context.Context) error { return permits(wide, e.Stranger(), true) })
+	err := e.Await(ctx, "one more route", func(context.Context) error { return permits(wide, e.UnroutedPeer(), true) })
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(permits(narrow, e.Stranger(), false), strangerIsNotHeard(ctx, e)); err != nil {
+	if err := errors.Join(permits(narrow, e.UnroutedPeer(), false), unroutedPeerGetsNothing(ctx, e)); err != nil {
 		return fmt.Errorf("a peer of a route that is not named: %w", err)
 	}
 	if err := e.EmptyRoutes(ctx); err != nil {
@@ -224,24 +225,24 @@ func areOver(calls env.Calls) error {
 	return nil
 }
 
-// strangerIsNotHeard sends from the stranger to clients, and from clients to the stranger, while they exchange media with
-// the peer of the named route.
-func strangerIsNotHeard(ctx context.Context, e *env.Env) (err error) {
+// unroutedPeerGetsNothing sends from the unrouted peer to clients, and from clients to the unrouted peer, while the
+// clients exchange media with the peer of the named route.
+func unroutedPeerGetsNothing(ctx context.Context, e *env.Env) (err error) {
 	for _, l := range e.Listeners() {
 		if l.Network != call.UDP {
 			continue // the relay does not depend on the transport
 		}
 		for _, at := range l.Addresses() {
-			if hearErr := hearsOnly(ctx, e, l, at); hearErr != nil {
-				err = errors.Join(err, fmt.Errorf("%s at %s: %w", l, at, hearErr))
+			if oneErr := exchangesOnlyWithItsRoute(ctx, e, l, at); oneErr != nil {
+				err = errors.Join(err, fmt.Errorf("%s at %s: %w", l, at, oneErr))
 			}
 		}
 	}
 	return err
 }
 
-func hearsOnly(ctx context.Context, e *env.Env, l *env.Listener, at netip.AddrPort) error {
-	username, password, err := of("hears", ownRoute)(ctx, l)
+func exchangesOnlyWithItsRoute(ctx context.Context, e *env.Env, l *env.Listener, at netip.AddrPort) error {
+	username, password, err := of("bound", ownRoute)(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -254,11 +255,11 @@ func hearsOnly(ctx context.Context, e *env.Env, l *env.Listener, at netip.AddrPo
 	if err != nil {
 		return err
 	}
-	if _, err := c.Bind(ctx, e.Stranger()); !errors.Is(err, env.ErrForbidden) {
-		return fmt.Errorf("a channel to %s: %v, want error 403", e.Stranger(), err)
+	if _, err := c.Bind(ctx, e.UnroutedPeer()); !errors.Is(err, env.ErrForbidden) {
+		return fmt.Errorf("a channel to %s: %v, want error 403", e.UnroutedPeer(), err)
 	}
 	for range 3 {
-		err := errors.Join(c.Indicate(e.Stranger(), "from a client"), e.SendFrom(e.Stranger(), c.Relay, "from a stranger"),
+		err := errors.Join(c.Indicate(e.UnroutedPeer(), "from a client"), e.SendFrom(e.UnroutedPeer(), c.Relay, "from another peer"),
 			c.Exchange(channel, "media"))
 		if err != nil {
 			return err
@@ -267,8 +268,8 @@ func hearsOnly(ctx context.Context, e *env.Env, l *env.Listener, at netip.AddrPo
 	return nil
 }
 
-// aCaveatOfBytesEndsCalls makes calls with a credential for each listener, whose bytes are those of some datagrams and their
-// echoes. Each pod counts by itself.
+// aCaveatOfBytesEndsCalls makes calls with a credential for each listener, whose bytes are those of some datagrams and
+// their echoes. Each pod counts by itself.
 func aCaveatOfBytesEndsCalls(ctx context.Context, e *env.Env) (err error) {
 	byListener := map[*env.Listener]env.Calls{}
 	var all env.Calls
@@ -348,7 +349,8 @@ func revocationEndsItsUserOnly(ctx context.Context, e *env.Env) (err error) {
 	if err != nil {
 		return fmt.Errorf("with the revoked credential: %w", err)
 	}
-	// The auth service says when it has issued what it issues from now on, and so must others.
+	// The revocation also ends credentials without a time of issue. From now on, the auth service adds this time to the
+	// credentials of the user, so credentials that the test makes need it too.
 	now := credential.Caveats{}
 	if e.Shape[env.Credentials] == env.Ephemeral {
 		now.IssuedAt = time.Now().Unix() + 1
@@ -372,8 +374,8 @@ func revocationEndsItsUserOnly(ctx context.Context, e *env.Env) (err error) {
 	})
 }
 
-// revoke revokes a user, and returns an error unless the calls of the user end in time, and other calls, which end with
-// it, lose nothing. The id is empty if there is no revocation.
+// revoke revokes a user. It returns an error if a call of the user does not end in time, or if one of the other calls
+// loses datagrams. It ends the other calls. The id is empty if there is no revocation.
 func revoke(ctx context.Context, e *env.Env, user string, calls, others env.Calls) (id string, err error) {
 	before := make([]call.Stats, len(others))
 	for i, c := range others {
@@ -405,8 +407,8 @@ func revoke(ctx context.Context, e *env.Env, user string, calls, others env.Call
 	return id, err
 }
 
-// usageAddsUp compares the usage of a user, during calls and after them, with what these have sent and received. Datagrams
-// that are lost on their way may have been counted or not.
+// usageAddsUp compares the usage of a user, during calls and after them, with what the calls have sent and received.
+// Lost datagrams may be counted or not.
 func usageAddsUp(ctx context.Context, e *env.Env) error {
 	const user = "billed"
 	if err := e.Await(ctx, "end of all calls", func(ctx context.Context) error {
@@ -449,8 +451,8 @@ func usageAddsUp(ctx context.Context, e *env.Env) error {
 	return billed(ctx, e, user, before, all)
 }
 
-// billed waits until the usage of a user has grown by what calls have sent and received. What the kernel has forwarded is
-// counted a moment later.
+// billed waits until the usage of a user has grown by what calls have sent and received. What the kernel has forwarded
+// is counted a moment later.
 func billed(ctx context.Context, e *env.Env, user string, before env.Usage, calls []call.Stats) error {
 	sent, received := 0, 0
 	for _, s := range calls {
@@ -494,8 +496,8 @@ func aCrashWidensNothing(ctx context.Context, e *env.Env) error {
 	return widensNothing(ctx, e, dial, surviving(e.Shape, env.Crash), e.CrashOne)
 }
 
-// aDrainWidensNothing deletes a pod of each Gateway. Nodes send the clients of a pod to another one when it has ended, and
-// so none of the clients is told a pod.
+// aDrainWidensNothing deletes a pod of each Gateway. The test does not select the pods of the calls, because the nodes
+// send the clients of a pod to another pod when it has ended.
 func aDrainWidensNothing(ctx context.Context, e *env.Env) error {
 	dial := func(user string, _ uint16, caveats func(*env.Listener) credential.Caveats) (env.Calls, error) {
 		return e.DialAllAs(ctx, of(user, caveats))
@@ -503,8 +505,8 @@ func aDrainWidensNothing(ctx context.Context, e *env.Env) error {
 	return widensNothing(ctx, e, dial, env.Calls.All, func(ctx context.Context) error { return drain(e, ctx) })
 }
 
-// widensNothing makes something happen during calls whose credentials have limits. Afterwards those that must survive have
-// the same limits, and can be revoked.
+// widensNothing causes an event during calls whose credentials have limits. Calls that must survive the event must have
+// the same limits afterwards, and a revocation must end them.
 func widensNothing(
 	ctx context.Context, e *env.Env,
 	dial func(user string, port uint16, caveats func(*env.Listener) credential.Caveats) (env.Calls, error),
@@ -545,8 +547,8 @@ func widensNothing(
 	return err
 }
 
-// continuing returns the calls that continue. Those that end with a crash are those of another behaviour: nodes that find no
-// ready pod for a moment may give a client another port.
+// continuing returns the calls that continue. Another test covers calls that end with a crash: nodes that find no ready
+// pod for a moment may give a client another port.
 func continuing(ctx context.Context, calls env.Calls) env.Calls {
 	ctx, cancel := context.WithTimeout(ctx, window)
 	defer cancel()
@@ -554,15 +556,16 @@ func continuing(ctx context.Context, calls env.Calls) env.Calls {
 	return slices.DeleteFunc(slices.Clone(calls), func(c *env.Call) bool { return time.Since(c.LastEcho()) > silent })
 }
 
-// keepLimits checks narrow calls while the listeners have one more route, and that a user whose quota is used gets no
-// other call. Another pod may decide about the quota from now on, and learns within a second what is used.
+// keepLimits checks two limits: narrow calls get no permission for a peer of one more route, and a user whose quota is
+// used up gets no other call. Another pod may decide about the quota from now on. It learns the use of the quota within
+// a second.
 func keepLimits(ctx context.Context, e *env.Env, narrow, wide env.Calls) error {
 	if err := e.AddRoute(ctx); err != nil {
 		return err
 	}
-	err := e.Await(ctx, "one more route", func(context.Context) error { return permits(wide, e.Stranger(), true) })
+	err := e.Await(ctx, "one more route", func(context.Context) error { return permits(wide, e.UnroutedPeer(), true) })
 	if err == nil {
-		err = permits(narrow, e.Stranger(), false)
+		err = permits(narrow, e.UnroutedPeer(), false)
 	}
 	if err := errors.Join(err, e.RemoveRoute(ctx)); err != nil {
 		return err
@@ -619,9 +622,9 @@ func aCaveatCountsOverPods(ctx context.Context, e *env.Env) error {
 	return allowsQuota(ctx, e, firstLimited, ofQuota("limited"))
 }
 
-// allowsQuota makes calls of a user at once at all listeners and pods of each Gateway, of which as many as the quota allows
-// work. Meanwhile those of another user work, and afterwards those of the user work again. For seconds after a change of
-// the pods, or after one has not answered another in time, each of them may allow the quota.
+// allowsQuota makes calls of a user at once at all listeners and pods of each Gateway. As many as the quota allows must
+// work. Meanwhile, calls of another user must work, and afterwards new calls of the first user too. For some seconds
+// after a change of the pods, or after a pod has not answered another pod in time, each pod may allow the whole quota.
 func allowsQuota(ctx context.Context, e *env.Env, port uint16, greedy env.Login) error {
 	for _, g := range e.Gateways {
 		var over error
@@ -637,7 +640,7 @@ func allowsQuota(ctx context.Context, e *env.Env, port uint16, greedy env.Login)
 				return nil
 			case len(calls) != quota:
 				return fmt.Errorf("%d of %d calls work with a quota of %d", len(calls), tried, quota)
-			case withCaveats(e.Shape): // else all are one user
+			case withCaveats(e.Shape): // without caveats, all clients are one user
 				return one(ctx, e, g.Listeners[0], of("modest", nil))
 			}
 			return nil
@@ -653,7 +656,7 @@ func allowsQuota(ctx context.Context, e *env.Env, port uint16, greedy env.Login)
 	return nil
 }
 
-// one makes a call.
+// one makes a call and ends it.
 func one(ctx context.Context, e *env.Env, l *env.Listener, login env.Login) error {
 	username, password, err := login(ctx, l)
 	if err != nil {
@@ -666,9 +669,9 @@ func one(ctx context.Context, e *env.Env, l *env.Listener, login env.Login) erro
 	return err
 }
 
-// dialAtOnce starts more calls than the quota allows: at each address of each listener, and as many at each pod if the nodes
-// can be told to which pod they send a client. It returns those that work and how many it has tried, and an error unless
-// the quota has refused all others.
+// dialAtOnce starts more calls than the quota allows: at each address of each listener, and at each pod if the test can
+// select the pod to which the nodes send a client. It returns the calls that work and the number of tries. It returns
+// an error if a call has failed for another reason than the quota.
 func dialAtOnce(
 	ctx context.Context, e *env.Env, g *env.Gateway, port uint16, login env.Login,
 ) (calls env.Calls, tried int, err error) {

@@ -36,7 +36,8 @@ var small = []env.Factor{env.Listeners, env.Pods, env.Families}
 // limit is the longest time that a shape may take.
 const limit = 15 * time.Minute
 
-// TestBehavioursHoldInEachShape runs all behaviours in some shapes, or with -all in shapes that have each pair of values.
+// TestBehavioursHoldInEachShape runs all behaviours in some shapes, or with -all in shapes that have each pair of
+// values.
 func TestBehavioursHoldInEachShape(t *testing.T) {
 	shapes := selected(t)
 	if *onlyFlag != "" {

@@ -24,32 +24,32 @@ const (
 	// dials is the most calls that are begun until a pod has them: nodes distribute calls at random, or by their
 	// source.
 	dials = 6
-	// settled is the number of echoes after which the homes of a session have the latest check of its client: a copy is
-	// made at most once a second.
+	// settled is the number of echoes after which the pods that hold copies of a session have the latest check of its
+	// client: a pod makes at most one copy a second.
 	settled = 200
-	// longestSilence is the longest time until calls of a lost pod continue at the pods that their clients use: two seconds,
-	// and the rest for a busy machine.
+	// longestSilence is the longest time until calls of a lost pod continue at the pods that their clients use: two
+	// seconds, and the rest for a busy machine.
 	longestSilence = 6 * time.Second
 )
 
-// placed are calls through one Gateway.
+// placed has calls through one Gateway.
 type placed struct {
 	gateway *env.Gateway
-	// pod is the one of the first call. ice are its calls over UDP whose peers take another relay, and plain the other
-	// ones.
+	// pod is the pod of the first call. ice are its calls over UDP whose peers accept another relay, and plain are its
+	// other calls.
 	pod        env.Dataplane
 	ice, plain env.Calls
 	// others are calls at other pods.
 	others env.Calls
 	// stay are the calls of the pod that a drain does not move, by reason.
 	stay map[string]int
-	// allocations is the number of allocations of the Gateway without these calls.
+	// allocations is the number of allocations of the Gateway before these calls.
 	allocations float64
-	// rescued is the number of sessions that pods of the Gateway have taken over before, and bindings that of the
-	// kernel of the pod.
-	rescued  float64
-	bindings int
-	// left is when the nodes have begun to send the last client of the pod to another one.
+	// takenOver is the number of sessions that pods of the Gateway had taken over before these calls. bindings is the
+	// number of bindings that the kernel of the pod had.
+	takenOver float64
+	bindings  int
+	// left is the time when the nodes began to send the last client of the pod to another pod.
 	left time.Time
 	// ports are the ports of the client that the nodes send to the pod.
 	ports []pinned
@@ -131,8 +131,8 @@ func place(ctx context.Context, e *env.Env, g *env.Gateway, port *uint16) (p *pl
 	return p, p.all().AwaitEchoes(ctx)
 }
 
-// awaitPeers waits until the pods of a Gateway know each other. A pod that has just started makes nonces of its own
-// before.
+// awaitPeers waits until the pods of a Gateway know each other. Before that, a new pod makes nonces with a key of its
+// own.
 func awaitPeers(ctx context.Context, e *env.Env, g *env.Gateway, pods int) error {
 	return e.Await(ctx, "lists of the pods of "+g.ID(), func(ctx context.Context) error {
 		n, err := g.Sum(ctx, telemetry.ForwardPeers)
@@ -143,7 +143,7 @@ func awaitPeers(ctx context.Context, e *env.Env, g *env.Gateway, pods int) error
 	})
 }
 
-// reason is why a call through a listener stays at a pod that drains.
+// reason returns the reason why a call through a listener stays at a draining pod.
 func reason(l *env.Listener) string {
 	if l.Network == call.UDP {
 		return inspection.StaysForPeer
@@ -151,8 +151,8 @@ func reason(l *env.Listener) string {
 	return strings.TrimPrefix(l.Protocol, "TURN-")
 }
 
-// dial starts calls until a number of them is at the pod, or it has started too many. It returns how many are there.
-// The first one at another pod continues.
+// dial starts calls until the given number of them is at the pod, at most `dials` calls. It returns how many are at the
+// pod. The first call at another pod continues.
 func (p *placed) dial(pods []env.Dataplane, number int, here *env.Calls, start func() (*env.Call, error)) (n int, err error) {
 	elsewhere := false
 	for i := 0; i < dials && n < number; i++ {
@@ -262,7 +262,7 @@ func drainedPodPassesItsCallsOn(ctx context.Context, e *env.Env) (err error) {
 	return e.AwaitReady(ctx)
 }
 
-// drains waits until the pod has moved what can move, and calls it and the others meanwhile.
+// drains waits until the pod has moved all calls that can move. Then it makes new calls to this pod and to the others.
 func (p *placed) drains(ctx context.Context, e *env.Env) error {
 	moves := severalPodsSeeClients(e.Shape)
 	want := inspection.DrainStatus{Stay: maps.Clone(p.stay)}
@@ -319,7 +319,7 @@ func (p *placed) drains(ctx context.Context, e *env.Env) error {
 	return p.all().AwaitEchoes(ctx)
 }
 
-// drained waits for the end of the pod after that of the calls that have stayed. The others continue without it.
+// drained waits until the pod has ended, after the end of the calls that have stayed. The other calls continue.
 func (p *placed) drained(ctx context.Context, e *env.Env) error {
 	select {
 	case <-p.pod.Done:
@@ -335,7 +335,7 @@ func (p *placed) drained(ctx context.Context, e *env.Env) error {
 	return p.ended(ctx, e)
 }
 
-// ended ends the calls, and waits until no pod has a session of them.
+// ended ends the calls, and waits until no pod has one of their sessions.
 func (p *placed) ended(ctx context.Context, e *env.Env) error {
 	if err := hangUp(&p.ice, &p.plain, &p.others); err != nil {
 		return err
@@ -454,7 +454,7 @@ func placeICE(ctx context.Context, e *env.Env, g *env.Gateway, port *uint16) (p 
 	for _, sum := range []struct {
 		name string
 		to   *float64
-	}{{telemetry.AllocationsActive, &p.allocations}, {telemetry.SessionsRescued, &p.rescued}} {
+	}{{telemetry.AllocationsActive, &p.allocations}, {telemetry.SessionsRescued, &p.takenOver}} {
 		if *sum.to, err = g.Sum(ctx, sum.name); err != nil {
 			return p, err
 		}
@@ -525,7 +525,8 @@ func (p *placed) called(ctx context.Context, e *env.Env) error {
 	return callAt(ctx, e, p.gateway, others[0], others)
 }
 
-// callAt makes the nodes send a new client of each UDP listener to a pod. The session is at one of some pods.
+// callAt makes the nodes send a new client of each UDP listener to a pod, and calls. The session must be at one of the
+// owners.
 func callAt(ctx context.Context, e *env.Env, g *env.Gateway, at env.Dataplane, owners []env.Dataplane) error {
 	for i, l := range g.Served() {
 		if l.Network != call.UDP {
@@ -544,7 +545,7 @@ func callAt(ctx context.Context, e *env.Env, g *env.Gateway, at env.Dataplane, o
 	return nil
 }
 
-// found waits until the pod has given up the sessions of the calls, which continue at the others.
+// found waits until the pod has no session of the calls. The sessions continue at other pods.
 func (p *placed) found(ctx context.Context, e *env.Env) error {
 	if err := e.Await(ctx, "one owner of each session of "+p.gateway.ID(), func(ctx context.Context) error {
 		n, err := p.gateway.Sum(ctx, telemetry.AllocationsActive)
@@ -556,9 +557,9 @@ func (p *placed) found(ctx context.Context, e *env.Env) error {
 	}); err != nil {
 		return err
 	}
-	rescued, err := p.gateway.Sum(ctx, telemetry.SessionsRescued)
-	if err == nil && rescued-p.rescued != float64(len(p.ice)) {
-		err = fmt.Errorf("%s has grown by %v, want %d", telemetry.SessionsRescued, rescued-p.rescued, len(p.ice))
+	takenOver, err := p.gateway.Sum(ctx, telemetry.SessionsRescued)
+	if err == nil && takenOver-p.takenOver != float64(len(p.ice)) {
+		err = fmt.Errorf("%s has grown by %v, want %d", telemetry.SessionsRescued, takenOver-p.takenOver, len(p.ice))
 	}
 	if err != nil {
 		return err
@@ -573,7 +574,7 @@ func (p *placed) found(ctx context.Context, e *env.Env) error {
 	if err := p.all().AwaitEchoes(ctx); err != nil {
 		return err
 	}
-	// Of more pods, a client may have sent to another one than that with its session.
+	// With more than two pods, a client may have sent to a pod that does not have its session.
 	if e.Shape.Is(env.TwoPods) {
 		if err := inKernel(ctx, e, p.gateway); err != nil {
 			return err

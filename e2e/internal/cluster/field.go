@@ -70,7 +70,7 @@ func (c *Cluster) at(kind *meta.RESTMapping, namespace string) dynamic.ResourceI
 	return c.of(c.clients.objects, kind, namespace)
 }
 
-// of does the same with another client.
+// of returns the objects of a kind for a given client, in the namespace if the kind is namespaced.
 func (*Cluster) of(by dynamic.Interface, kind *meta.RESTMapping, namespace string) dynamic.ResourceInterface {
 	all := by.Resource(kind.Resource)
 	if kind.Scope.Name() == meta.RESTScopeNameNamespace {

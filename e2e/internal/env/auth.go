@@ -64,8 +64,8 @@ func (e *Env) startAuth(ctx context.Context) error {
 // platformKey is the API key of a caller that may revoke the credentials of all users, and read their usage.
 const platformKey = "the-key-of-the-platform"
 
-// writePolicy writes the policy of the auth service, and returns its file: besides the platform, it accepts users with a
-// token, or all callers if the shape has no tokens.
+// writePolicy writes the policy of the auth service, and returns its file: besides the platform, it accepts users with
+// a token, or all callers if the shape has no tokens.
 func (e *Env) writePolicy() (file string, err error) {
 	users := "open: {}\n"
 	if e.Shape[Credentials] == JWT {
@@ -149,8 +149,8 @@ func (e *Env) iceServers(
 	return answer, nil
 }
 
-// askAuth sends a request to the auth service, with a bearer token and a body unless they are empty, and reads the JSON of
-// its answer unless that is nil.
+// askAuth sends a request to the auth service, with a bearer token and a body unless they are empty, and reads the JSON
+// of its answer unless that is nil.
 func (e *Env) askAuth(ctx context.Context, method, path, bearer string, question, answer any) (code int, err error) {
 	var body []byte
 	if question != nil {
@@ -217,7 +217,8 @@ func (g *Gateway) Credential(ctx context.Context, user string) (username, passwo
 	return g.CredentialWith(ctx, user, credential.Caveats{})
 }
 
-// CredentialWith is Credential with caveats, which are for this Gateway only. The credentials of the shape are ephemeral.
+// CredentialWith is Credential with caveats, which are for this Gateway only. The credentials of the shape are
+// ephemeral.
 func (g *Gateway) CredentialWith(
 	ctx context.Context, user string, c credential.Caveats,
 ) (username, password string, err error) {

@@ -205,7 +205,7 @@ func (cs Calls) OverUDP() (list Calls) {
 	return list
 }
 
-// Owner returns the dataplane whose relay the client was told when the call began.
+// Owner returns the dataplane that has the relay address which the client got at the start of the call.
 func (c *Call) Owner(list []Dataplane) (Dataplane, error) {
 	relay, err := netip.ParseAddrPort(c.Relay().String())
 	if err != nil {

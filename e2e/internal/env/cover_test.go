@@ -23,7 +23,8 @@ func TestCoverHasEachPair(t *testing.T) {
 	if !slices.Equal(shapes, Cover(all)) {
 		t.Error("Cover returns other shapes when it is called again")
 	}
-	// The two largest factors have 7 and 6 values, and five variants of a place have 15 possible pairs with the listeners.
+	// The two largest factors have 7 and 6 values, and five variants of a place have 15 possible pairs with the
+	// listeners.
 	if len(shapes) < 42+15 || len(shapes) > 65 {
 		t.Errorf("%d shapes", len(shapes))
 	}

@@ -13,7 +13,7 @@
 //	services.go   Services: load balancers, node ports, kube-proxy
 //	folder.go     objects in a folder
 //	auth.go       the auth service, credentials
-//	identity.go   revocations, usage, a route for credentials that do not name it
+//	identity.go   revocations, usage, an additional route of the listeners
 //	events.go     what happens to a running product
 //	clients.go    media servers and calls
 //	requests.go   single requests of clients

@@ -25,7 +25,8 @@ func (e *Env) CauseEvent(ctx context.Context) error {
 	return nil
 }
 
-// ChangeRoutes adds a media server to the first route of each Gateway, waits until clients reach it, and removes it again.
+// ChangeRoutes adds a media server to the first route of each Gateway, waits until clients reach it, and removes it
+// again.
 func (e *Env) ChangeRoutes(ctx context.Context) error {
 	for _, g := range e.Gateways {
 		if err := e.input.apply(ctx, g.Namespace, g.routeBackendYAML(firstRoute, e.Net.Peer(extraPeer))); err != nil {
@@ -192,7 +193,8 @@ func (e *Env) Scale(ctx context.Context, pods int) error {
 	return e.AwaitReady(ctx)
 }
 
-// RestartAll kills the operator, the auth service, and then both at once, and waits after each until they are ready again.
+// RestartAll kills the operator, the auth service, and then both at once, and waits after each until they are ready
+// again.
 func (e *Env) RestartAll(ctx context.Context) error {
 	for _, which := range []struct{ operator, auth bool }{{true, false}, {false, true}, {true, true}} {
 		if err := e.input.restart(ctx, which.operator, which.auth); err != nil {
@@ -202,8 +204,8 @@ func (e *Env) RestartAll(ctx context.Context) error {
 	return e.AwaitReady(ctx)
 }
 
-// MakeMistake empties the Secret with the credentials, and waits until the conditions of each Gateway have changed. Some are
-// False before, in shapes whose addresses are not assigned.
+// MakeMistake empties the Secret with the credentials, and waits until the conditions of each Gateway have changed.
+// Some are False before, in shapes whose addresses are not assigned.
 func (e *Env) MakeMistake(ctx context.Context) error {
 	before := map[*Gateway]string{}
 	for _, g := range e.Gateways {

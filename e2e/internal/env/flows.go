@@ -96,7 +96,8 @@ func (e *Env) Move(n *Neighbour, l *Listener, port uint16, to Dataplane) error {
 	return nil
 }
 
-// Release ends Move of a port of the client. Its datagrams go to the same dataplane as long as nodes send clients to it.
+// Release ends Move of a port of the client. Its datagrams go to the same dataplane as long as nodes send clients to
+// it.
 func (e *Env) Release(port uint16) (err error) {
 	for _, from := range e.families(e.Net.Client) {
 		err = errors.Join(err, e.Net.Release(netip.AddrPortFrom(from, port)))
@@ -149,10 +150,10 @@ func (e *Env) FloodRequests(every time.Duration, to netip.AddrPort) (stop func()
 	if err != nil {
 		return nil, fmt.Errorf("flood %s: %w", to, err)
 	}
-	var stranger ask.Client
+	var sender ask.Client
 	return repeat(every, func() {
 		for range 10 {
-			_, _ = conn.Write(stranger.Request(stun.MethodAllocate, ask.UDP())) // losses do not matter
+			_, _ = conn.Write(sender.Request(stun.MethodAllocate, ask.UDP())) // losses do not matter
 		}
 	}, conn.Close), nil
 }

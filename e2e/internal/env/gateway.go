@@ -104,8 +104,8 @@ func (l *Listener) Peers() []netip.AddrPort {
 	return l.Gateway.env.peersOf(l.Gateway.peerNumber(l.route))
 }
 
-// ForeignPeers returns addresses that no route of the listener allows: of the other route, of other Gateways, and of no
-// Gateway. They have the family of a relay whose client requests no family.
+// ForeignPeers returns addresses that no route of the listener allows: those of the other route, those of other
+// Gateways, and the unrouted peer. They have the family of a relay whose client requests no family.
 func (l *Listener) ForeignPeers() (list []netip.AddrPort) {
 	e := l.Gateway.env
 	own := l.Gateway.peerNumber(l.route)
@@ -117,15 +117,15 @@ func (l *Listener) ForeignPeers() (list []netip.AddrPort) {
 	return list
 }
 
-// Numbers of media servers: two for each Gateway, and stranger, which is of no route.
+// Numbers of media servers: each Gateway has two, and the unrouted peer has no route of its own.
 const (
-	stranger  = 4
-	peerCount = stranger + 1
+	unroutedPeer = 4
+	peerCount    = unroutedPeer + 1
 )
 
-// Stranger returns the address of the media server that no route allows but that of AddRoute. It is of the family of a
-// relay whose client asks for no family.
-func (e *Env) Stranger() netip.AddrPort { return e.peersOf(stranger)[0] }
+// UnroutedPeer returns the address of a media server that only the route of AddRoute allows. The address has the family
+// of a relay whose client requests no family.
+func (e *Env) UnroutedPeer() netip.AddrPort { return e.peersOf(unroutedPeer)[0] }
 
 // peerNumber returns the number of the media server of the first or the second route.
 func (g *Gateway) peerNumber(route string) int {

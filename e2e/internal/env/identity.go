@@ -77,11 +77,11 @@ func (e *Env) Usage(ctx context.Context, user string) (u Usage, err error) {
 // Route returns the route of the listener, NAMESPACE/NAME.
 func (l *Listener) Route() string { return l.Gateway.ID() + "-" + l.route }
 
-// AddRoute adds a route to all listeners, which allows the stranger, and the media servers of the other routes of the
-// Gateway.
+// AddRoute adds a route to all listeners. The route allows the unrouted peer and the media servers of the other routes
+// of the Gateway.
 func (e *Env) AddRoute(ctx context.Context) error {
 	return e.applyEach(ctx, func(g *Gateway) (texts []string) {
-		peers := []topology.Both[netip.Addr]{e.Net.Peer(stranger)}
+		peers := []topology.Both[netip.Addr]{e.Net.Peer(unroutedPeer)}
 		for _, name := range g.routes() {
 			peers = append(peers, e.Net.Peer(g.peerNumber(name)))
 		}
@@ -114,7 +114,7 @@ func (e *Env) RemoveRoute(ctx context.Context) (err error) {
 	for _, g := range e.Gateways {
 		name := g.Name + "-" + extraRoute
 		objects := []string{"udproute/" + name, "service/" + name}
-		for _, a := range e.families(e.Net.Peer(stranger)) {
+		for _, a := range e.families(e.Net.Peer(unroutedPeer)) {
 			objects = append(objects, "endpointslice/"+name+"-"+strings.ToLower(addressType(a)))
 		}
 		for _, o := range objects {

@@ -43,7 +43,8 @@ var protocols = map[Value][]protocol{
 	TwoUDP: {{"udp", "TURN-UDP", "udp", plainPort, firstRoute}, {"second", "TURN-UDP", "udp", secondPort, secondRoute}},
 }
 
-// classYAML returns the GatewayClass, its GatewayConfig and the Dataplane. The class and the Dataplane are cluster-scoped.
+// classYAML returns the GatewayClass, its GatewayConfig and the Dataplane. The class and the Dataplane are
+// cluster-scoped.
 func (e *Env) classYAML() string {
 	more := ""
 	if e.PerGateway {
@@ -174,8 +175,8 @@ spec:
 	return text.String()
 }
 
-// annotations returns the annotations of the Gateway. On nodes that pods of several Gateways share, each Gateway has other
-// ports of the endpoints.
+// annotations returns the annotations of the Gateway. On nodes that pods of several Gateways share, each Gateway has
+// other ports of the endpoints.
 func (g *Gateway) annotations() string {
 	text := g.env.Shape.place().annotation
 	if g.env.Shape.place().header {
@@ -264,8 +265,8 @@ func addressType(a netip.Addr) string {
 	return "IPv6"
 }
 
-// routeBackendYAML returns the Service of the first or the second route: its media server, the one that stunnerctl makes,
-// and more.
+// routeBackendYAML returns the Service of the first or the second route: its media server, the one that stunnerctl
+// makes, and more.
 func (g *Gateway) routeBackendYAML(name string, more ...topology.Both[netip.Addr]) string {
 	return g.backendYAML(name, append(more, g.env.Net.Peer(g.peerNumber(name)), g.env.input.ctlPeer())...)
 }

@@ -107,8 +107,8 @@ func (c *Client) Release(ctx context.Context) {
 // errStray reports data of a peer to which the client has no channel.
 var errStray = errors.New("data of a peer without a channel arrives")
 
-// exchange sends data by a channel until an answer by this channel arrives, or the time is over. A Data indication is an
-// error: no peer without a channel sends to the client.
+// exchange sends data by a channel until an answer by this channel arrives, or the time is over. A Data indication is
+// an error: no peer without a channel sends to the client.
 func (c *Client) exchange(channel uint16, data string, within time.Duration) (answer string, err error) {
 	for deadline := time.Now().Add(within); time.Now().Before(deadline); {
 		if err := c.Send(ask.ChannelData(channel, []byte(data))); err != nil {

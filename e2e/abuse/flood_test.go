@@ -33,8 +33,8 @@ const (
 func TestFirstRequestsAreNotAmplified(t *testing.T) {
 	siege(t, func(d *target, same *call.Call) {
 		const burst, rate = 10, 10
-		stranger := d.client(t, public, public, user, password)
-		f := newFlood(t, d, stranger)
+		newcomer := d.client(t, public, public, user, password)
+		f := newFlood(t, d, newcomer)
 		began, size := time.Now(), 0
 		for i := range 10_000 {
 			if i == 5000 {
@@ -42,13 +42,13 @@ func TestFirstRequestsAreNotAmplified(t *testing.T) {
 					t.Errorf("a session of the same address: %v", err)
 				}
 			}
-			first := stranger.Request(stun.MethodAllocate, ask.UDP())
+			first := newcomer.Request(stun.MethodAllocate, ask.UDP())
 			size = len(first)
 			f.send(first)
 		}
 		f.arrived() // until then the dataplane may answer
 		took := time.Since(began)
-		limit := burst + int(took.Seconds()*rate) + 2 // a token in progress, and one that a new call returns
+		limit := burst + int(took.Seconds()*rate) + 2 // a token that is partly refilled, and a token that a new call gives back
 		answers := f.answers()
 		if answers > limit || answers == 0 {
 			t.Errorf("%d responses to 10,000 requests in %s, want at most %d", answers, took, limit)
@@ -65,18 +65,18 @@ func TestFirstRequestsAreNotAmplified(t *testing.T) {
 }
 
 // T-17, T-19: mutations of all messages of a client, with every first byte, sent by a client with an allocation and by
-// one without.
+// a client without an allocation.
 func TestDamagedMessagesDoNoHarm(t *testing.T) {
 	siege(t, func(d *target, _ *call.Call) {
 		const datagrams = 100_000
 		dice := rand.New(rand.NewPCG(17, 17))
-		stranger, holder := d.client(t, public.Next(), public, user, password), d.client(t, public.Next(), public, user, password)
+		newcomer, holder := d.client(t, public.Next(), public, user, password), d.client(t, public.Next(), public, user, password)
 		if code := codeOf(t, holder, stun.MethodAllocate, ask.UDP()); code != 0 {
 			t.Fatalf("allocate: %d", code)
 		}
-		from := []*flood{newFlood(t, d, stranger), newFlood(t, d, holder)}
+		from := []*flood{newFlood(t, d, newcomer), newFlood(t, d, holder)}
 		seeds := [][]byte{
-			stranger.Request(stun.MethodAllocate, ask.UDP()),
+			newcomer.Request(stun.MethodAllocate, ask.UDP()),
 			holder.Request(stun.MethodAllocate, ask.UDP(), ask.Lifetime(900)),
 			holder.Request(stun.MethodRefresh, ask.Lifetime(900)), holder.Request(stun.MethodBinding),
 			holder.Request(

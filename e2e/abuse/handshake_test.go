@@ -59,7 +59,7 @@ func TestHandshakesTakeAQuarterOfTheCPUs(t *testing.T) {
 			if done.Load() == 0 {
 				t.Error("no handshake of the flood was answered: the test is not valid")
 			}
-			// A quarter for handshakes, and as much for accepting, refusing and media.
+			// Handshakes may use a quarter of the cores. Accepting, refusing and media may use another quarter.
 			if share > 0.5 {
 				t.Errorf("the dataplane uses %.0f %% of the cores", 100*share)
 			}

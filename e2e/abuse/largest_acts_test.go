@@ -11,10 +11,10 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// An act is a message that a user repeats, with other values each time, in as many sessions as possible: a number at
-// once, and over UDP and DTLS further ones as long as the act lasts. Sessions over TCP and TLS end with half of the
-// largest message instead. The act idle sends no message: see hoard.connection. In the act fromPeers, peers send to the
-// sessions, and clients over TCP and TLS read nothing.
+// An act is a message that a user repeats in as many sessions as possible, with other values each time. A session sends
+// a number of messages at once. Over UDP and DTLS it continues as long as the act lasts, and over TCP and TLS it ends
+// with half of the largest message. In the act idle, clients send no message: see hoard.connection. In the act
+// fromPeers, peers send to the sessions, and clients over TCP and TLS read nothing.
 type act struct {
 	over      call.Network // or eachTransport
 	request   string       // a key of requests, or one of the constants

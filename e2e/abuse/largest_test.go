@@ -26,7 +26,7 @@ const (
 
 var (
 	largestFlag = flag.Bool("largest", false, "run TestLargestClients with each request, attribute and transport")
-	// The memory of the server includes that of the kernel for it, and the journal.
+	// The memory of the server includes its kernel memory and the journal.
 	memoryFlag = flag.Int64("memory", 512, "MiB of the server in TestLargestClients; 512 is the limit of the chart")
 )
 

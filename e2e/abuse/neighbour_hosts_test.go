@@ -39,7 +39,7 @@ var (
 	farClients = netip.MustParsePrefix("10.211.0.0/16")
 	// lan is a subnet with a direct link to the server. Each of its addresses is a next hop of its own.
 	lan = netip.MustParsePrefix("10.202.0.0/16")
-	// peerNet is the subnet of the peers, and slowNet that behind a link of 1 Mbit/s.
+	// peerNet is the subnet of the peers. slowNet is the subnet behind a link of 1 Mbit/s.
 	peerNet, slowNet = netip.MustParsePrefix("10.203.0.0/16"), netip.MustParsePrefix("10.204.0.0/24")
 )
 

@@ -80,8 +80,8 @@ type figures struct {
 	lost    float64       // percent
 	p99     time.Duration // median of the calls
 	made    int           // new calls with an echo in time
-	slowest time.Duration // of these
-	errs    error         // of the others
+	slowest time.Duration // slowest new call with an echo in time
+	errs    error         // errors of the other calls
 	grown   int           // memory of the server, in bytes
 }
 
@@ -134,7 +134,7 @@ func measure(t *testing.T, quiet, noisy *hosts, what server, n neighbour) (f fig
 	return f
 }
 
-// memory returns that of the server, in bytes.
+// memory returns the memory of the server, in bytes.
 func (h *hosts) memory(t *testing.T) int {
 	t.Helper()
 	bytes, err := h.process.Memory()
@@ -156,8 +156,8 @@ func (h *hosts) calls(t *testing.T, over call.Network) (calls []*call.Call) {
 	return calls
 }
 
-// options returns those of the call of a client with a number. A client with datagrams has a known port, which others
-// can forge.
+// options returns the options for the call of the client with a number. A client over UDP or DTLS has a known port, so
+// that others can forge its address.
 func (h *hosts) options(over call.Network, number uint16) call.Options {
 	gateway, port := turnServer, uint16(0)
 	if over == call.UDP || over == call.DTLS {

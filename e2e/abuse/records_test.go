@@ -45,7 +45,7 @@ var origins = []origin{
 	{"forged addresses of clients in their handshake", (*recordFlood).asNewCallers},
 	{"clients after their handshake", (*recordFlood).afterHandshakes},
 	{"clients in their handshake", (*recordFlood).duringHandshakes},
-	{"many addresses without a handshake", (*recordFlood).asStrangers},
+	{"many addresses without a handshake", (*recordFlood).withoutAssociation},
 }
 
 // T-16: 100,000 records that are not authentic do not grow the memory of the server. They have each content type, epoch
@@ -248,9 +248,9 @@ func (s *recordFlood) duringHandshakes(t *testing.T, n int) string {
 	return fmt.Sprintf("; %d of %d handshakes got a certificate", answered.Load(), ownRounds*ownClients)
 }
 
-// asStrangers forges addresses without an association. Half of the datagrams begin a handshake and have no valid
+// withoutAssociation forges addresses without an association. Half of the datagrams begin a handshake and have no valid
 // cookie.
-func (s *recordFlood) asStrangers(t *testing.T, n int) string {
+func (s *recordFlood) withoutAssociation(t *testing.T, n int) string {
 	for i := range n {
 		r := someRecord(i/2, forgedSize)
 		if i%2 == 0 {

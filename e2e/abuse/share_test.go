@@ -124,7 +124,7 @@ func TestOneUserDoesNotTakeAllAllocations(t *testing.T) {
 		id   string
 		from netip.Addr
 	}{
-		"a stranger": {"greedy", elsewhere}, "the same user id": {"app", elsewhere},
+		"another user and address": {"greedy", elsewhere}, "the same user id": {"app", elsewhere},
 		"the same address": {"greedy", private},
 	} {
 		t.Run(name, func(t *testing.T) {

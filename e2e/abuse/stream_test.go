@@ -22,8 +22,8 @@ const (
 	busy = 3 * time.Second
 	// young is the age below which no connection is closed for its age.
 	young = closing - busy
-	// strangers is the limit of connections without a session, handshakes that of connections in a handshake.
-	strangers, handshakes = 4096, 1024
+	// withoutSession is the limit of connections without a session, handshakes that of connections in a handshake.
+	withoutSession, handshakes = 4096, 1024
 )
 
 var everyNetwork = []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS}
@@ -34,7 +34,7 @@ func TestSilentConnectionsDelayNoClient(t *testing.T) {
 	for _, c := range []struct {
 		network call.Network
 		most    int
-	}{{call.TCP, strangers}, {call.TLS, handshakes}} {
+	}{{call.TCP, withoutSession}, {call.TLS, handshakes}} {
 		t.Run(string(c.network), func(t *testing.T) {
 			t.Parallel()
 			d := start(t)

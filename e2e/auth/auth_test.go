@@ -261,7 +261,7 @@ func TestGarbageTokens(t *testing.T) {
 	program := harnesstest.Build(t, harness.Auth)
 	tokens := []string{"--jwt-issuer", issuer, "--jwt-audience", audience, "--jwt-jwks-url", p.URL}
 	s, calm := start(t, program, tokens...), start(t, program, tokens...)
-	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	unknownKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,11 +269,11 @@ func TestGarbageTokens(t *testing.T) {
 	for i := range 100 {
 		garbage = append(garbage,
 			rand.Text(),
-			token(stranger, "one", func(map[string]any) {}),
+			token(unknownKey, "one", func(map[string]any) {}),
 			token(p.key, "one", func(c map[string]any) { c["aud"] = "others" }),
-			token(stranger, fmt.Sprint("unknown-", i), func(c map[string]any) { c["exp"] = 1 }))
+			token(unknownKey, fmt.Sprint("unknown-", i), func(c map[string]any) { c["exp"] = 1 }))
 		for j := range 8 { // without their key, the service cannot know that these are invalid
-			garbage = append(garbage, token(stranger, fmt.Sprint("unknown-", i, "-", j), func(map[string]any) {}))
+			garbage = append(garbage, token(unknownKey, fmt.Sprint("unknown-", i, "-", j), func(map[string]any) {}))
 		}
 	}
 	var good []string
@@ -291,17 +291,17 @@ func TestGarbageTokens(t *testing.T) {
 	machine := stall.Start()
 	defer machine.Stop()
 	p.slow.Store(true)
-	var enemies, strangers []caller
+	var enemies, harmlessCallers []caller
 	for i := range 40 {
 		address := fmt.Sprintf("127.0.1.%d", i+1)
-		enemies, strangers = append(enemies, s.from(t, address)), append(strangers, calm.from(t, address))
+		enemies, harmlessCallers = append(enemies, s.from(t, address)), append(harmlessCallers, calm.from(t, address))
 	}
 	flood, stop := context.WithCancel(t.Context())
 	refused, harmless := &tally{codes: map[int]int{}}, &tally{codes: map[int]int{}}
 	var over sync.WaitGroup
 	for all, send := range map[*tally]func(i int) (int, string, error){
 		refused:  func(i int) (int, string, error) { return enemies[i%len(enemies)].ask(flood, garbage[i%len(garbage)]) },
-		harmless: func(i int) (int, string, error) { return strangers[i%len(strangers)].ask(flood, "") },
+		harmless: func(i int) (int, string, error) { return harmlessCallers[i%len(harmlessCallers)].ask(flood, "") },
 	} {
 		over.Go(func() {
 			pace(flood, 400, func(i int) {

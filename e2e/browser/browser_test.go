@@ -74,8 +74,8 @@ func relays(t *testing.T, stack *harness.Stack, transport string, authorities ..
 	}
 }
 
-// relaysByName: without spec.addresses, clients are told the name of a certificate that has no address, and the browser
-// verifies the certificate by the name.
+// relaysByName: without spec.addresses, the auth service returns the host name of a certificate that has no address.
+// The browser verifies the certificate by this name.
 func relaysByName(t *testing.T, stack *harness.Stack, port int) {
 	const name = "turn.example.org"
 	authority, secret := certificate(t, name)

@@ -222,14 +222,14 @@ func faultsOfHost(t *testing.T, at *installation) []fault {
 	add(fault{name: "the operator is dead", severity: "error", object: "operator", field: "discovery.url",
 		problem: "no operator runs for this folder", remedy: "--output " + p.output},
 		func(t *testing.T) { must(t, p.Operator.Kill()) }, startOperator)
-	var stranger *harness.Process
+	var secondProcess *harness.Process
 	add(fault{name: "the operator is of another folder", severity: "error", object: "operator", field: "discovery.url",
 		problem: "is of another folder", remedy: "--output " + p.output},
 		func(t *testing.T) {
 			must(t, p.Operator.Kill())
-			stranger = p.secondOperator(t, t.TempDir(), t.TempDir(), p.Discovery)
+			secondProcess = p.secondOperator(t, t.TempDir(), t.TempDir(), p.Discovery)
 		},
-		func(t *testing.T) { must(t, stranger.Kill()); startOperator(t) })
+		func(t *testing.T) { must(t, secondProcess.Kill()); startOperator(t) })
 
 	add(fault{name: "a dataplane crashes in a loop", severity: "error", object: gateway, field: "process", problem: "crashes in a loop",
 		remedy: "log", lasts: true},

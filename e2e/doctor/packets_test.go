@@ -102,7 +102,7 @@ func faultsOfPackets(t *testing.T, p *installation) []fault {
 	for i := range faults {
 		faults[i].onlyPackets = true
 	}
-	// The last one, because the pod reports the refusals for some minutes.
+	// This fault is the last one, because the pod reports the refusals for some minutes.
 	return append(faults, fault{
 		name: "another shared secret", lasts: true, args: []string{"--secret-file", secret}, object: gateway, severity: "error",
 		field: "spec.authRef", problem: "error 401",

@@ -60,7 +60,7 @@ func faultsOfNAT(_ *testing.T, p *installation) []fault {
 	}
 	var set, undo []func(*testing.T)
 	for _, n := range e.Net.Nodes {
-		// Of the connections to the address of the load balancer only.
+		// The rule drops only answers of connections to the address of the load balancer.
 		make, end := rules(n.Space, fmt.Sprintf(
 			"chain forward { type filter hook forward priority filter;\nct direction reply ct status dnat udp sport %d drop\n}",
 			g.Listeners[0].Port()))

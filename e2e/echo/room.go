@@ -38,10 +38,10 @@ func quiet() *logging.DefaultLoggerFactory {
 
 // listenMedia opens the UDP sockets for media, and returns their address.
 //
-// For 0.0.0.0 there is one socket for each IPv4 address of the host, and for [::] one for each address of both families,
-// except link-local addresses, which peers behind a relay cannot reach. With a single socket, all ICE candidates of a
-// peer would read from one queue. A connectivity check and the response to the triggered check could then belong to
-// different candidate pairs, and the peer would not select a pair (RFC 8445 §7.3.1.5).
+// For 0.0.0.0 there is one socket for each IPv4 address of the host, and for [::] one for each address of both
+// families, except link-local addresses, which peers behind a relay cannot reach. With a single socket, all ICE
+// candidates of a peer would read from one queue. A connectivity check and the response to the triggered check could
+// then belong to different candidate pairs, and the peer would not select a pair (RFC 8445 §7.3.1.5).
 func listenMedia(at string) (mux ice.UDPMux, address string, err error) {
 	addr, err := net.ResolveUDPAddr("udp", at)
 	if err != nil {
@@ -136,7 +136,7 @@ func (r *room) admit(offer string) (answer string, err error) {
 		free()
 		return "", fmt.Errorf("make peer: %w", err)
 	}
-	p := &peer{conn: conn, heard: make(chan struct{}, 1), gone: make(chan struct{}, 1)}
+	p := &peer{conn: conn, received: make(chan struct{}, 1), gone: make(chan struct{}, 1)}
 	go func() {
 		defer free()
 		p.live(r.idle, r.ended)
@@ -149,9 +149,9 @@ func (r *room) admit(offer string) (answer string, err error) {
 
 // peer is one WebRTC connection whose data channel messages are echoed.
 type peer struct {
-	conn  *webrtc.PeerConnection
-	heard chan struct{} // signals a message
-	gone  chan struct{} // signals that the connection has ended
+	conn     *webrtc.PeerConnection
+	received chan struct{} // signals a message
+	gone     chan struct{} // signals that the connection has ended
 }
 
 // answer accepts the offer and gathers all candidates.
@@ -186,7 +186,7 @@ func (p *peer) answer(offer string) (string, error) {
 // echo echoes each message of a channel as text or binary, as received.
 func (p *peer) echo(channel *webrtc.DataChannel) {
 	channel.OnMessage(func(m webrtc.DataChannelMessage) {
-		ring(p.heard)
+		ring(p.received)
 		if channel.BufferedAmount() > maxBacklog { // the client sends but does not read
 			return
 		}
@@ -209,7 +209,7 @@ func (p *peer) live(idle time.Duration, ended <-chan struct{}) {
 	defer p.conn.Close()
 	for {
 		select {
-		case <-p.heard:
+		case <-p.received:
 			silence.Reset(idle)
 		case <-p.gone:
 			return

@@ -143,7 +143,7 @@ func TestTwoNodesAreLost(t *testing.T) {
 				gone = append(gone, c)
 			}
 		}
-		// If both lost pods are its homes, a session has no copy: one session in ten.
+		// One session in ten has both of its homes in the lost pods, and so no copy.
 		if most := len(calls) / 4; len(gone) > most {
 			return fmt.Errorf("%d of %d calls have no owner, want %d at most", len(gone), len(calls), most)
 		}

@@ -92,9 +92,9 @@ func TestUpdateAndScaleInLoseNothing(t *testing.T) {
 	awaitExit(t, old...)
 }
 
-// settle waits until the homes have received the owners of clients after a change of the list of pods. Its clock is the
-// echoes of calls. An owner announces its sessions at once, and again 1.5 s later, because a home may receive the list
-// later than the owner.
+// settle waits until the homes have received the owners of clients after a change of the list of pods. It measures time
+// by the echoes of calls. An owner announces its sessions at once, and again 1.5 s later, because a home may receive
+// the list later than the owner.
 func settle(t *testing.T, calls []*client) {
 	t.Helper()
 	awaitMore(t, calls, int(2*time.Second/voice))

@@ -236,7 +236,7 @@ func (m *moves) measure(r moveRow, hard bool) string {
 	return line
 }
 
-// pair returns the figures of both directions as text, or one for a flow in both directions.
+// pair formats the figures of both directions. A flow in both directions has one figure.
 func (c *moveCall) pair(down, up any) string {
 	if c.up == c.down {
 		return fmt.Sprint(down)

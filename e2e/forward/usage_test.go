@@ -126,7 +126,7 @@ func TestUsageOfARollingUpdate(t *testing.T) {
 		return nil
 	})
 
-	// Only packets at the instant of the kill are not counted, and there are none.
+	// A pod does not count packets at the instant of the kill. So the calls pause, and there are none.
 	for _, c := range calls {
 		must(t, c.Pause(t.Context()))
 	}

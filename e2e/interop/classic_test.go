@@ -16,7 +16,7 @@ func TestClassicClient(t *testing.T) {
 	for name, port := range map[string]int{"stunnerd": ours.Plain, "coturn": coturn.Plain} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// The exit code is the result, which has no 0 for success.
+			// The exit code encodes the discovered properties of the network, so success is not always 0.
 			out, _ := client(t, nil, program, fmt.Sprintf("%s:%d", harness.Loopback, port), "-v")
 			for _, says := range []string{
 				"MappedAddress = 127.0.0.1:", "ErrorCode = 4 20", "test I = 1", "mapped IP same = 1", "Primary: Open",

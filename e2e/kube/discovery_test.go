@@ -25,7 +25,7 @@ import (
 const marker = "quickstart-only-choose-your-own"
 
 // guarded is an installation with readers of configs: the pod "dataplane" of Gateway front-door, the pod "neighbour" of
-// another Gateway, the account "auth", which may read all configs, and the account "stranger".
+// another Gateway, the account "auth", which may read all configs, and the account "unauthorized".
 type guarded struct {
 	*installation
 	files string // folder of the projected volume of the pod "dataplane"
@@ -35,7 +35,7 @@ type guarded struct {
 func guard(t *testing.T, auth string) guarded {
 	t.Helper()
 	g := guarded{prepare(t, t.TempDir(), nameOf(t)), t.TempDir()}
-	g.accounts("auth", "whole", "dataplane", "stranger")
+	g.accounts("auth", "whole", "dataplane", "unauthorized")
 	g.pod("dataplane", "front-door")
 	g.pod("neighbour", "back-door")
 	g.start("--discovery-auth="+auth, "--discovery-readers="+g.name+"/auth,"+g.name+"/whole:whole")
@@ -156,7 +156,7 @@ func TestDiscoveryAuthorizesReaders(t *testing.T) {
 		{"a dataplane", pod, "/" + g.name, 403},
 		{"a dataplane", pod, "/" + g.name + "/back-door", 403},
 		{"a dataplane of another Gateway", g.podToken("neighbour"), ours, 403},
-		{"another account", g.token("stranger", "--audience=stunner-discovery"), ours, 403},
+		{"another account", g.token("unauthorized", "--audience=stunner-discovery"), ours, 403},
 		{"an account without its pod", g.token("dataplane", "--audience=stunner-discovery"), ours, 403},
 	} {
 		for _, path := range []string{c.path, c.path + "?watch=true"} {
@@ -300,8 +300,8 @@ func (g guarded) source(url string, o discovery.Options) discovery.Source {
 	return source
 }
 
-// heard returns the first event of a source.
-func (g guarded) heard(source discovery.Source) discovery.Event {
+// firstEvent returns the first event of a source.
+func (g guarded) firstEvent(source discovery.Source) discovery.Event {
 	g.Helper()
 	ctx, cancel := context.WithTimeout(g.Context(), timeout)
 	defer cancel()
@@ -340,9 +340,9 @@ func TestPermissiveDiscoveryKeepsSecrets(t *testing.T) {
 	if whole.Auth.Credentials[config.KeySecret] != marker || len(secrets[1]) < 100 {
 		t.Fatalf("the config has no secrets: %q", secrets)
 	}
-	stranger := g.token("stranger", "--audience=stunner-discovery")
+	unauthorized := g.token("unauthorized", "--audience=stunner-discovery")
 	for _, scheme := range []string{"http", "https"} {
-		for _, who := range []string{"", "made.up.token", stranger, g.podToken("neighbour")} {
+		for _, who := range []string{"", "made.up.token", unauthorized, g.podToken("neighbour")} {
 			for _, path := range []string{"", "/" + g.name, ours} {
 				code, body, err := g.ask(scheme, who, path)
 				if err != nil || code != 200 || !strings.Contains(body, `"name":"`+g.name+`/front-door"`) ||
@@ -361,13 +361,13 @@ func TestPermissiveDiscoveryKeepsSecrets(t *testing.T) {
 	for _, url := range []string{"ws://127.0.0.1:%d", "wss://127.0.0.1:%d"} {
 		// The operator may publish a new revision between the two requests, so they are repeated until they agree.
 		g.await(func(context.Context) error {
-			e := g.heard(g.source(url, discovery.Options{ID: id, CAFile: ca, TokenFile: token}))
+			e := g.firstEvent(g.source(url, discovery.Options{ID: id, CAFile: ca, TokenFile: token}))
 			if e.Err != nil || e.Config.Revision() != served().Revision() {
 				return fmt.Errorf("%s with a token: %+v", url, e)
 			}
 			return nil
 		})
-		if e := g.heard(g.source(url, discovery.Options{ID: id, CAFile: ca})); !errors.Is(
+		if e := g.firstEvent(g.source(url, discovery.Options{ID: id, CAFile: ca})); !errors.Is(
 			e.Err, discovery.ErrRejected,
 		) || !strings.Contains(e.Err.Error(), "token") {
 			t.Errorf("%s without a token: %+v", url, e)
@@ -381,7 +381,7 @@ func TestDiscoveryWithoutAuthIsPlain(t *testing.T) {
 	t.Parallel()
 	g := guarded{installation: newShared(t)}
 	g.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
-	e := g.heard(g.source("ws://127.0.0.1:%d", discovery.Options{ID: g.name + "/front-door", Node: "worker-1"}))
+	e := g.firstEvent(g.source("ws://127.0.0.1:%d", discovery.Options{ID: g.name + "/front-door", Node: "worker-1"}))
 	if e.Err != nil || e.Config.Auth.Credentials[config.KeySecret] != marker {
 		t.Errorf("a dataplane without credentials receives %+v", e)
 	}

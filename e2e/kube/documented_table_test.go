@@ -92,7 +92,7 @@ metadata: {name: default}
 spec: {workloadName: stunner}
 `
 
-// withoutProfile is the same without the name of the Deployment.
+// withoutProfile has the objects of profile without the name of the Deployment.
 var withoutProfile = strings.Replace(profile, "spec: {workloadName: stunner}", "spec: {}", 1)
 
 // grant permits the Gateway of the manifest tls-gateway to use its Secret.
@@ -104,8 +104,8 @@ spec:
   to: [{group: "", kind: Secret, name: tls-secret}]
 `
 
-// guests are routes of two namespaces to the manifest complex-gateway, whose second listener accepts those of one, and
-// the node of its NodePort Service.
+// guests are routes of two namespaces to the Gateway of the manifest complex-gateway, whose second listener accepts
+// routes of only one namespace, and a Node for its NodePort Service.
 const guests = `apiVersion: stunner.l7mp.io/v1
 kind: UDPRoute
 metadata: {name: labelled, namespace: developers}

@@ -521,7 +521,7 @@ func (f *folder) start(more ...string) {
 	})
 }
 
-// awaitProblems waits until the problems of a file are those, as SEVERITY FIELD: MESSAGE.
+// awaitProblems waits until a file has the wanted problems, as SEVERITY FIELD: MESSAGE.
 func (f *folder) awaitProblems(name, want string) {
 	f.Helper()
 	ctx, cancel := context.WithTimeout(f.Context(), timeout)

@@ -243,7 +243,8 @@ func (s *installation) start(more ...string) {
 	s.startWatching(s.name, more...)
 }
 
-// startWatching does the same with other namespaces: a list, or an empty text for all.
+// startWatching starts the operator, watching a list of namespaces, or all namespaces if the list is empty, and waits
+// until it is ready.
 func (s *installation) startWatching(namespaces string, more ...string) {
 	s.Helper()
 	s.launch(append([]string{"--watch-namespaces=" + namespaces}, more...)...)
@@ -481,7 +482,7 @@ func (s *installation) label(object, key, value string) {
 	s.set(object, metadata("labels", key, value))
 }
 
-// annotate does the same with an annotation.
+// annotate sets an annotation of an object, or removes it if the value is empty.
 func (s *installation) annotate(object, key, value string) {
 	s.Helper()
 	s.set(object, metadata("annotations", key, value))

@@ -244,7 +244,7 @@ service.internalTrafficPolicy | -
 service.trafficDistribution | -
 `
 
-// looked are the struct types of fields whose own fields dangers lists.
+// looked are struct types whose fields dangers lists one by one.
 var looked = map[reflect.Type]bool{
 	reflect.TypeFor[corev1.PodSecurityContext](): true, reflect.TypeFor[corev1.SecurityContext](): true,
 	reflect.TypeFor[corev1.SELinuxOptions](): true, reflect.TypeFor[corev1.SeccompProfile](): true,
@@ -341,8 +341,8 @@ func TestRightsOfAStolenTokenField(t *testing.T) {
 const confined = `{"name":"tap","image":"example.net/tap:1","restartPolicy":"Always",` +
 	unprivileged + "}"
 
-// attempts yields the kind and the patch of each attempt to set a field: for a field of a container, in the container of
-// the dataplane and in an init container.
+// attempts yields the kind and the patch of each attempt to set a field: for a field of a container, in the container
+// of the dataplane and in an init container.
 func attempts(path, value string) func(yield func(kind, patch string) bool) {
 	subject, field, _ := strings.Cut(path, ".")
 	body, whole := strings.CutPrefix(value, "/")

@@ -169,7 +169,7 @@ kind: StaticService
 metadata: {name: rooms}
 spec: {prefixes: [198.51.100.0/24]}
 ` + udpRoute("media", "{name: lobby, namespace: "+n.name+"}", "{group: stunner.l7mp.io, kind: StaticService, name: rooms}"))
-	guest.route("media", "lobby/: "+unheard)
+	guest.route("media", "lobby/: "+notAllowed)
 	n.reaches("lobby")
 	for range 2 {
 		n.patch(
@@ -183,7 +183,7 @@ spec: {prefixes: [198.51.100.0/24]}
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guest.name}},
 			`{"metadata":{"labels":{"media":null}}}`,
 		)
-		guest.route("media", "lobby/: "+unheard)
+		guest.route("media", "lobby/: "+notAllowed)
 		n.listeners("lobby", listener("udp", 0, bothKinds, served))
 		n.reaches("lobby")
 	}

@@ -302,7 +302,7 @@ func (r *renderer) run(t *testing.T) {
 	exit := (*exec.ExitError)(nil)
 	if err := cmd.Run(); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		t.Fatalf("render: %v\n%s", err, errs.String())
-	} // with code 1, something would not be in force, which the statuses show
+	} // code 1 means that something is not in force; the statuses show what
 }
 
 func (r *renderer) config(_ context.Context, gateway *unstructured.Unstructured) (c config.Config, err error) {

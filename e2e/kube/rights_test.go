@@ -127,8 +127,8 @@ func (s *installation) rights(namespace string) string {
 	for line := range strings.Lines(
 		s.kubectl("auth", "can-i", "--list", "--no-headers", "--as", s.user(), "-n", namespace),
 	) {
-		// Of the columns resources, non-resource URLs, resource names and verbs, the second is empty where the first is
-		// not.
+		// The columns are resources, non-resource URLs, resource names and verbs. A row with a non-resource URL has no
+		// resource.
 		if fields := strings.Fields(line); !strings.HasPrefix(fields[0], "[") && !strings.HasPrefix(fields[0], "self") {
 			lines = append(lines, strings.ReplaceAll(strings.Join(fields, " "), s.account(), "stunner-operator")+"\n")
 		}

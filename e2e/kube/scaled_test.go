@@ -8,8 +8,9 @@ import (
 )
 
 // If an autoscaler sets the number of pods through the scale subresource, this number stays, also when the operator
-// writes the Deployment or restarts, and although the Dataplane has a number: neither reverts the other. A condition of
-// the Gateway reports this. A later change of the number in the Dataplane takes effect once.
+// writes the Deployment or restarts, and although the Dataplane has a number. The operator and the autoscaler do not
+// revert each other. A condition of the Gateway reports this. A later change of the number in the Dataplane takes
+// effect once.
 func TestReplicasOfAnAutoscalerStay(t *testing.T) {
 	t.Parallel()
 	s := newInstallation(t)

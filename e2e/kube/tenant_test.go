@@ -220,7 +220,7 @@ const (
 	homeless    = "Accepted !Programmed:AddressNotAssigned"
 	unexposed   = "Accepted !Conflicted:NoConflicts !Programmed:Pending ResolvedRefs"
 	routed      = "Accepted ResolvedRefs"
-	unheard     = "!Accepted:NotAllowedByListeners ResolvedRefs"
+	notAllowed  = "!Accepted:NotAllowedByListeners ResolvedRefs"
 	bothKinds   = "stunner.l7mp.io/UDPRoute gateway.networking.k8s.io/UDPRoute"
 	listsRoutes = "%s: %d routes, kinds [%s], %s"
 )

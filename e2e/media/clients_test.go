@@ -28,7 +28,7 @@ type client struct {
 	server unix.RawSockaddrInet4
 	relay  unix.RawSockaddrInet4
 	peer   [4]byte
-	// lifetime is that of the allocation in seconds. If it is 0, the server chooses it.
+	// lifetime is the requested lifetime of the allocation in seconds. If it is 0, the server chooses the lifetime.
 	lifetime uint32
 	ask      ask.Client
 	step     int

@@ -49,7 +49,7 @@ type count struct {
 // lost returns the share of datagrams that did not arrive, in percent.
 func (c count) lost() float64 { return 100 * float64(c.sent-min(c.sent, c.received)) / float64(c.sent) }
 
-// newGenerator returns the generator for a server. The socket options are on for its sockets (see open).
+// newGenerator returns the generator for a server. Its sockets have the given options (see open).
 func (s *stage) newGenerator(t *testing.T, what server, l load, options ...int) *generator {
 	t.Helper()
 	g := &generator{clients: open(t, s.clients, options...), peers: open(t, s.peers, options...), load: l}

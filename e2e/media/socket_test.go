@@ -45,9 +45,8 @@ type message struct {
 	data    [roomSize]byte
 }
 
-// open opens a socket on all addresses of a namespace, or of this process if it is nil, until the test ends. The
-// options are those of SOL_SOCKET that are on. With SO_TIMESTAMPNS, datagrams have the time at which the kernel received
-// them.
+// open opens a socket on all addresses of a namespace, or of this process if it is nil, until the test ends. It sets
+// the given options of SOL_SOCKET to 1. With SO_TIMESTAMPNS, datagrams have the time at which the kernel received them.
 func open(t testing.TB, in *netns.Space, options ...int) *socket {
 	t.Helper()
 	s := &socket{}

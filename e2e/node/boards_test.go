@@ -68,7 +68,7 @@ func TestBoards(t *testing.T) {
 	}
 	begun := len(asked)
 	m.until("every panel has data", func(ctx context.Context) error {
-		m.stranger(ctx)
+		m.requestWithoutToken(ctx)
 		return asked.Unanswered(ctx, prometheus, silent)
 	})
 	t.Logf("%d queries of boards return data, %d are silent", begun-len(asked), len(asked))
@@ -86,8 +86,8 @@ func TestBoards(t *testing.T) {
 	}
 }
 
-// stranger sends a request without a token to config discovery, through the API server's proxy.
-func (s testNamespace) stranger(ctx context.Context) {
+// requestWithoutToken sends a request without a token to config discovery, through the API server's proxy.
+func (s testNamespace) requestWithoutToken(ctx context.Context) {
 	_, err := cluster.Kubectl(
 		ctx, "get", "--raw",
 		"/api/v1/namespaces/"+home+"/services/https:stunner-config-discovery:13478/proxy/api/v1/configs",

@@ -251,7 +251,7 @@ func (m *existing) installChart() {
 		if err != nil {
 			m.Fatal(err)
 		}
-		// Those of the existing chart differ from these.
+		// The CRDs of the existing chart have another version and category.
 		files["crds/"+filepath.Base(crd)] = strings.NewReplacer(
 			"version: v0.23.0", "version: v0.14.0", "    - stunner\n", "    - gateways\n",
 		).Replace(string(text))

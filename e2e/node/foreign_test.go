@@ -203,7 +203,7 @@ func (s site) relaysRefuse(foreign site) {
 	); code != 0 {
 		s.Errorf("deletion of the allocation: %d", code) // otherwise the pod would wait until the allocation expires
 	}
-	s.goOn("strangers", works)
+	s.goOn("attempts", works)
 	s.hangUp(works)
 	// An invalid credential, or that of another Gateway, gets no allocation.
 	o.Password = "guessed"

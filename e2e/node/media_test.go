@@ -96,9 +96,9 @@ func (s site) divide(after string, calls map[string]*call.Call, stay int, others
 	if stay != 0 {
 		s.Errorf("%s: %d calls to remaining pods were cut", after, stay)
 	}
-	heard := make([]int, len(gone))
+	received := make([]int, len(gone))
 	for i, c := range gone {
-		heard[i] = c.Stats().Received
+		received[i] = c.Stats().Received
 	}
 	s.goOn(after, others...)
 	for _, peer := range left {
@@ -108,7 +108,7 @@ func (s site) divide(after string, calls map[string]*call.Call, stay int, others
 		)
 	}
 	for i, c := range gone {
-		if more := c.Stats().Received - heard[i]; more != 0 {
+		if more := c.Stats().Received - received[i]; more != 0 {
 			s.Errorf("%s: %d echoes from a removed pod", after, more)
 		}
 		s.Logf("%s, call to a removed pod: %s", after, c.End(time.Millisecond))

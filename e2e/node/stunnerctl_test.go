@@ -202,8 +202,8 @@ func (c ctl) turncat(t *testing.T) {
 	}
 }
 
-// icetest: every listener passes, and no object is left in the cluster, also after a run that was interrupted, and
-// after one that was killed and icetest --cleanup.
+// icetest: every listener passes. No object is left in the cluster after a run, after an interrupted run, and after
+// icetest --cleanup if a run was killed.
 func (c ctl) icetest(t *testing.T) {
 	c = c.on(t)
 	before := c.made()

@@ -80,7 +80,7 @@ func channel(t *testing.T, n *network, f family) {
 	t.Logf("%d packets up and %d down in the kernel, %d down in user space", k.up, k.down, short)
 }
 
-// Sessions, messages and peers that the kernel does not forward work beside it.
+// Calls that the kernel does not forward, for example over TCP, work while it forwards others.
 func userSpace(t *testing.T, n *network) {
 	g := n.start(t)
 	roots := x509.NewCertPool()

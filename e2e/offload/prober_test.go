@@ -14,7 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// The black-box prober finds no failure with the kernel path. With engine TC it has the same verdicts without it.
+// The black-box prober finds no failure while the kernel forwards. With engine TC, its verdicts are the same in user
+// space.
 func prober(t *testing.T, g *gateway) {
 	t.Helper()
 	with := g.probe()

@@ -68,7 +68,7 @@ func (o *operator) metric(name string) float64 {
 	return v
 }
 
-// settles looks at the number of writes every look, and returns after quiet without a write.
+// settles reads the number of writes at intervals of look, and returns when there was no write for the time quiet.
 const (
 	look  = time.Second / 4 // a scrape takes the operator some milliseconds of CPU time
 	quiet = 6 * look

@@ -213,7 +213,8 @@ func (b *scaleTest) costs(where string, n int, do func(n int) (latencies []time.
 // asks are API requests that are writes by their verb and change no object of a user: leases and reviews.
 var asks = map[string]bool{"leases": true, "selfsubjectreviews": true}
 
-// wroteNothing checks that the operator wrote nothing since. Endpoints in standby Secrets may be ten minutes behind.
+// wroteNothing checks that the operator has written nothing since a time. Standby Secrets may still lack endpoints of
+// the last ten minutes.
 func (b *scaleTest) wroteNothing(when string, since time.Time) {
 	b.Helper()
 	all, err := b.kube.Audit(since)
@@ -249,9 +250,9 @@ func (b *scaleTest) readNothing(all []cluster.Entry) {
 // generated are the resources of the objects that the operator writes for each Gateway.
 var generated = []string{"services", "deployments", "configmaps", "secrets"}
 
-// wroteInOrder checks that the ConfigMap and the Secret of each new Gateway were written once since, and that Services
-// and Deployments were taken from the queue before statuses of routes. A write may be slow: what counts is the order in
-// which the writes arrive.
+// wroteInOrder checks that the ConfigMap and the Secret of each new Gateway were written once since a time, and that
+// Services and Deployments were taken from the queue before statuses of routes. A write may be slow: what counts is the
+// order in which the writes arrive.
 func (b *scaleTest) wroteInOrder(since time.Time) {
 	b.Helper()
 	all, err := b.kube.Audit(since)

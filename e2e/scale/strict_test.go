@@ -253,8 +253,8 @@ func (b *strictTest) round(when string, start func()) {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
 
-// asked returns the number of requests about readers since: TokenReviews and reads of pods. fetched counts requests for
-// all readers, wrote counts writes.
+// asked returns the number of requests about readers since a time: TokenReviews and reads of pods. fetched counts
+// requests for all readers, wrote counts writes.
 func (b *strictTest) asked(since time.Time) (questions, fetched int, wrote map[string]int) {
 	b.Helper()
 	all, err := b.kube.Audit(since)

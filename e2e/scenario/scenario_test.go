@@ -24,7 +24,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
-// timeout is that of conditions.
+// timeout limits the wait for a condition.
 const timeout = 20 * time.Second
 
 func TestMain(m *testing.M) {
@@ -60,7 +60,7 @@ type scenario struct {
 	before   string          // revision that the operator served before the last put or edit
 }
 
-// key is that of the scenario in the values of a script.
+// key is the key of the scenario in the values of a script.
 type key struct{}
 
 // newScenario prepares a scenario, and sets the environment of the script: folders, ports and URLs.

@@ -40,8 +40,8 @@ type manifest struct {
 	} `json:"spec"`
 }
 
-// The plugin as krew installs it: the checksum in the manifest is that of the archive, and the program in the archive
-// is "kubectl stunner".
+// The plugin has the form that krew installs: the manifest has the checksum of the archive, and the program in the
+// archive is "kubectl stunner".
 func TestPlugin(t *testing.T) {
 	out := t.TempDir()
 	build := exec.CommandContext(t.Context(), filepath.Join(harnesstest.Root(t), ".ci/plugin"), "v1.2.3", out)

@@ -92,7 +92,7 @@ func backendAttempts() (attempts []attempt) {
 			name: "a StaticService leads to " + what, apply: static(`"` + prefix + `"`), try: reachesNoneOf(forbidden...),
 		})
 	}
-	// A dataplane excludes these from wide prefixes only. It excludes link-local addresses always.
+	// A dataplane excludes these addresses only from wide prefixes. It always excludes link-local addresses.
 	for what, address := range map[string]string{
 		"the pod's own host": "127.0.0.1", "the pod's own host in IPv6": "::1",
 		"the services of an Azure host": "168.63.129.16", "the metadata service of Oracle Cloud": "192.0.0.192",

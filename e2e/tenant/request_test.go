@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// audience is that of tokens for config discovery.
+// audience is the audience of tokens for config discovery.
 const audience = "stunner-discovery"
 
 // labelsOf returns the labels of a dataplane pod of a Gateway.

@@ -111,9 +111,9 @@ func TestScript(t *testing.T) {
 	// The request arrives as early as possible, when the script may not have stored the PID yet.
 	write(t, service+".program", program("first", `kill -HUP $PPID; mv "${0%.program}.second" "$0"`))
 	// A shell cannot trap a signal that its parent ignores, as nohup does.
-	heard := make(chan os.Signal, 1)
-	signal.Notify(heard, syscall.SIGHUP)
-	defer signal.Stop(heard)
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	p, err := harness.Start(harness.Command{Name: "service", Path: service, Args: []string{"an argument"},
 		Logs: t.TempDir()})
 	if err != nil {

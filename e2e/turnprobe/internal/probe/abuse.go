@@ -196,14 +196,14 @@ func flood(t *Trial) {
 func everyFirstByte(t *Trial) {
 	c := t.Allocated()
 	body := req(wire.Binding, wire.Text(wire.Software, "whatever"))[1:]
-	stranger := t.Client()
+	sender := t.Client()
 	for b := 4; b < 256; b++ { // lower values are valid STUN requests
 		if t.Transport.isStream() {
-			stranger = t.Client()
+			sender = t.Client()
 		}
-		stranger.transmit(slices.Concat([]byte{byte(b)}, body))
+		sender.transmit(slices.Concat([]byte{byte(b)}, body))
 		if t.Transport.isStream() {
-			stranger.close()
+			sender.close()
 		}
 	}
 	c.Refresh(600).OK()

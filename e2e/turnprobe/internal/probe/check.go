@@ -1,7 +1,7 @@
 // Package probe sends requests to a TURN server and compares the responses with the RFCs. It needs only the address of
 // the server.
 //
-// One file a family of checks.
+// Each file has one family of checks.
 package probe
 
 import (

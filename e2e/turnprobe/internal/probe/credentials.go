@@ -32,10 +32,10 @@ var credentials = []Check{
 		}},
 	{ID: "A-02 wrong password", RFC: "8489 §9.2.4", Says: "a wrong password gives 401 with REALM and NONCE",
 		Run: func(t *Trial) {
-			challenged(t.stranger(t.Target.login(t.name()).user, "guessed").Allocate().Refused(401))
+			challenged(t.withLogin(t.Target.login(t.name()).user, "guessed").Allocate().Refused(401))
 		}},
 	{ID: "A-02 unknown user", RFC: "8489 §9.2.4", Says: "an unknown user gives 401 with REALM and NONCE",
-		Run: func(t *Trial) { challenged(t.stranger("nobody", "guessed").Allocate().Refused(401)) }},
+		Run: func(t *Trial) { challenged(t.withLogin("nobody", "guessed").Allocate().Refused(401)) }},
 	{ID: "A-02 no difference", RFC: "8489 §9.2.4",
 		Says: "the responses to an unknown user and to a wrong password differ in the nonce only", Run: indistinct},
 	{ID: "A-02 other realm", RFC: "8489 §9.2.4", Says: "MESSAGE-INTEGRITY for another realm gives 401",
@@ -47,7 +47,7 @@ var credentials = []Check{
 		}},
 	{ID: "A-02 second try", RFC: "8489 §9.2.5", Says: "after a 401 the same client succeeds with the right password",
 		Run: func(t *Trial) {
-			c := t.stranger(t.Target.login(t.name()).user, "guessed")
+			c := t.withLogin(t.Target.login(t.name()).user, "guessed")
 			c.learn(c.Allocate().Refused(401))
 			c.login = t.Target.login(t.name())
 			c.Allocate().OK()
@@ -175,8 +175,8 @@ func challenged(a Answer) {
 	}
 }
 
-// stranger opens a client with an invalid credential.
-func (t *Trial) stranger(user, password string) *Client {
+// withLogin opens a client with a user name and a password.
+func (t *Trial) withLogin(user, password string) *Client {
 	c := t.Client()
 	c.login = login{user, password}
 	return c
@@ -203,8 +203,8 @@ func (t *Trial) denied() (peer netip.AddrPort) {
 
 func indistinct(t *Trial) {
 	user := t.Target.login(t.name()).user
-	known := t.stranger(user, "guessed").Allocate().Refused(401)
-	unknown := t.stranger(strings.Repeat("x", len(user)), "guessed").Allocate().Refused(401)
+	known := t.withLogin(user, "guessed").Allocate().Refused(401)
+	unknown := t.withLogin(strings.Repeat("x", len(user)), "guessed").Allocate().Refused(401)
 	if a, b := shape(known), shape(unknown); a != b {
 		t.Failf("wrong password gives %s, unknown user %s", a, b)
 	}
@@ -256,7 +256,7 @@ func changed(nonce string) string {
 }
 
 func named(t *Trial, user string) {
-	t.stranger(user, "guessed").Allocate().Refused(400, 401)
+	t.withLogin(user, "guessed").Allocate().Refused(400, 401)
 	t.alive("username")
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// after SIGTERM a process refuses new calls, keeps the existing ones, and ends when the last of them has ended.
+// after SIGTERM a process refuses new calls and keeps the existing calls. It ends when the last call has ended.
 func TestSIGTERMDrains(t *testing.T) {
 	for name, c := range map[string]struct {
 		flags []string

@@ -53,7 +53,7 @@ func (o *options) translateFormer(f *cli.Flags) error {
 	return err
 }
 
-// formerReader reads settings of the former dataplane, and records those that have an effect.
+// formerReader reads settings of the former dataplane, and records the settings that have an effect.
 type formerReader struct {
 	flags map[string]string // values of flags; those that are used are deleted
 	env   func(string) string

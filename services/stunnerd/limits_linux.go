@@ -48,9 +48,9 @@ func tuneGC(limit int64) {
 	}
 }
 
-// capacity returns the number of clients for which file descriptors and memory suffice, and which of the two limits it.
-// The argument memory is in bytes; 0 means no limit. The server refuses more clients, so that those it has admitted are
-// not affected.
+// capacity returns the number of clients for which file descriptors and memory suffice, and which of the two is the
+// limit. The argument memory is in bytes; 0 means no limit. The server refuses more clients, so that the admitted
+// clients are not affected.
 func capacity(memory int64) (limit int, by string) {
 	limit = math.MaxInt
 	var files unix.Rlimit
@@ -86,7 +86,7 @@ func growFiles(clients int) error {
 	if clients < size/2 {
 		size = min(size, 2*clients+reservedFiles)
 	}
-	// A descriptor of any file is sufficient. No other goroutine can close this one.
+	// A descriptor of any file is sufficient. No other goroutine can close this file.
 	last, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open a file to grow the table of file descriptors: %w", err)

@@ -13,9 +13,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// A process never shares the probes of another one: if the port of its probes is in use, it ends with an error, whether
-// the other process serves or drains. It does not open its journal, because after two processes that end while they
-// restore a journal, the third one starts without it.
+// A process never shares the probes of another process. If the port of its probes is in use, it ends with an error,
+// whether the other process serves or drains. It does not open its journal, because after two processes that end while
+// they restore a journal, the third one starts without it.
 func TestProcessEndsIfAnotherOneHasItsProbes(t *testing.T) {
 	for _, drains := range []bool{false, true} {
 		for _, supervised := range []bool{false, true} {

@@ -333,7 +333,7 @@ func (d *daemon) end() error {
 }
 
 // remaining returns the number of sessions for which drain waits: all, including sessions at other pods that use a
-// relay socket of this one, or, with --hand-over, sessions that no other process can continue.
+// relay socket of this pod, or, with --hand-over, sessions that no other process can continue.
 func (d *daemon) remaining() int {
 	if d.options.handOver && !d.follower.Deleted() {
 		return d.server.Unstored()
@@ -397,8 +397,8 @@ func (d *daemon) drain() {
 const (
 	// frontTime is how long a process without sessions forwards datagrams of clients whose sessions were handed over.
 	frontTime = 10 * time.Second
-	// quietTime is the time without such a datagram after which all clients are assumed to use other pods. An ICE agent
-	// in a call sends more often.
+	// quietTime is the time without a forwarded datagram after which all clients are assumed to use other pods. An ICE
+	// agent in a call sends more often.
 	quietTime = 3 * time.Second
 )
 

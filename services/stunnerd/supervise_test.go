@@ -67,7 +67,7 @@ func runs(pid int) bool {
 	return err == nil
 }
 
-// next waits until a child other than the former one is ready, and returns it.
+// next waits until a child other than the former child is ready, and returns it.
 func (p *process) next(former int) (pid int) {
 	p.t.Helper()
 	p.within("another child", func() bool { p.runs(); pid = p.child(); return pid != 0 && pid != former })
@@ -113,7 +113,7 @@ func TestChildThatCrashesIsStartedAgain(t *testing.T) {
 	}
 }
 
-// mustDialAfter makes an allocation at a new child, after the previous one.
+// mustDialAfter makes an allocation at a new child, after the previous child.
 func (p *process) mustDialAfter(former int) *call {
 	p.t.Helper()
 	p.next(former)

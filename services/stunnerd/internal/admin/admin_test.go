@@ -28,7 +28,8 @@ import (
 // G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestContractMetrics checks the documented metrics, and that those without labels equal the sums of those with labels.
+// TestContractMetrics checks the documented metrics. Metrics without labels must equal the sums of the metrics with
+// labels.
 func TestContractMetrics(t *testing.T) {
 	m, table := meter.New(), session.NewTable()
 	table.SetBounds(session.Bounds{UserSessions: 2, SourceSessions: 4})

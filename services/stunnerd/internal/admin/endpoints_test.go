@@ -236,7 +236,7 @@ func TestEndpointsSwapTheirPorts(t *testing.T) {
 	}
 }
 
-// An endpoint gets the port that another one releases, in either order.
+// An endpoint gets the port that another endpoint releases, in either order.
 func TestEndpointTakesThePortThatAnotherLeaves(t *testing.T) {
 	e := newEndpoints(t)
 	a, b, c := freeURL(t), freeURL(t), freeURL(t)
@@ -250,7 +250,7 @@ func TestEndpointTakesThePortThatAnotherLeaves(t *testing.T) {
 	silent(t, b)
 }
 
-// If an endpoint needs the port of another one that cannot move, both stay.
+// If an endpoint needs the port of another endpoint that cannot move, both stay.
 func TestEndpointsStayWhenOneCannotMove(t *testing.T) {
 	e := newEndpoints(t)
 	a, b, taken := freeURL(t), freeURL(t), takenURL(t)

@@ -42,7 +42,7 @@ const (
 type View struct {
 	// hosts contains the grants of addresses of single hosts.
 	hosts hostTable
-	// nets contains the grants of prefixes, those of one prefix in the order of the clusters in the config.
+	// nets contains the grants of prefixes. The grants of one prefix are in the order of the clusters in the config.
 	nets map[netip.Prefix][]grant
 	// lengths4 and lengths6 are the distinct prefix lengths in nets of each family, in ascending order.
 	lengths4, lengths6 []int
@@ -186,7 +186,7 @@ func (v *View) routed(addr netip.Addr, port uint16, minBits int) (by *grant, ver
 }
 
 // allows returns the verdict of a grant on a port. It is Denied for a cluster whose field except contains addr, and for
-// one that the view is not limited to.
+// a cluster outside the limits of the view.
 func (v *View) allows(g *grant, port uint16, addr netip.Addr) Verdict {
 	if v.only != nil && !slices.Contains(v.only, g.cluster.name) {
 		return Denied

@@ -274,8 +274,8 @@ func disguises(a netip.Addr) map[string]netip.Addr {
 	return all
 }
 
-// exact are the disguises whose verdict is exactly that of the IPv4 address. The others may be refused because of
-// another IPv4 address that they contain. An address in 64:ff9b:1::/48 does not show the prefix length of the
+// exact are the disguises whose verdict is exactly the verdict of the IPv4 address. The others may be refused because
+// of another IPv4 address that they contain. An address in 64:ff9b:1::/48 does not show the prefix length of the
 // translator.
 var exact = []string{"mapped", "translated", "NAT64", "local NAT64 /96", "6to4", "Teredo", "ISATAP", "ISATAP, global"}
 
@@ -341,8 +341,9 @@ func TestEmbeddedAddressesNeedBothRoutes(t *testing.T) {
 	}
 }
 
-// T-03: the sockets of a gateway are not allowed as peers, by any of their addresses: those of the host, of loopback,
-// of a load balancer, or an IPv6 address that contains one. Other ports of the same addresses are allowed.
+// T-03: the sockets of a gateway are not allowed as peers, by any of their addresses: an address of the host, of
+// loopback or of a load balancer, or an IPv6 address that contains such an address. Other ports of the same addresses
+// are allowed.
 func TestOwnListenersAreNoPeers(t *testing.T) {
 	own, balancer := netip.MustParseAddr("192.0.2.9"), netip.MustParseAddrPort("203.0.113.5:443")
 	self := NewSelf(

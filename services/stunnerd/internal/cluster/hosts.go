@@ -114,7 +114,7 @@ func insert(bucket []hostGrant, g hostGrant) []hostGrant {
 	return slices.Insert(bucket, at, g)
 }
 
-// before reports whether a grant is in the config before another one of the same address.
+// before reports whether a grant is in the config before another grant of the same address.
 func (g hostGrant) before(other hostGrant) bool {
 	if g.cluster.order != other.cluster.order {
 		return g.cluster.order < other.cluster.order

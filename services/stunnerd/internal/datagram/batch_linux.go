@@ -23,7 +23,7 @@ type Packet struct {
 	From *Source
 	// Whole demands that the datagram is not fragmented. SendWhole respects it, and SendAll does not.
 	Whole bool
-	// Err is the result of SendAll: an error of the same kind as that of Send, or nil.
+	// Err is the result of SendAll: an error as Send returns it, or nil.
 	Err error
 }
 
@@ -43,14 +43,14 @@ type batch struct {
 	vectors  [BatchSize]unix.Iovec
 	names    [BatchSize]unix.RawSockaddrInet6
 	controls [BatchSize][ControlSize + segmentControl]byte
-	// ends contains, for each message, the index of the packet after its last one.
+	// ends contains, for each message, the index of the packet after its last packet.
 	ends [BatchSize]int
 }
 
 var batches Pool[batch]
 
 // segments reports whether the kernel supports UDP_SEGMENT (Linux 4.18). An earlier kernel ignores the control message,
-// and would send several datagrams as one.
+// and would send several datagrams as one datagram.
 var segments = sync.OnceValue(func() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -60,9 +60,9 @@ var segments = sync.OnceValue(func() bool {
 	return errors.Join(err, unix.Close(fd)) == nil
 })
 
-// SendAll sends datagrams in order without waiting, and sets Err of each. An error of one datagram does not prevent the
-// next ones. Consecutive datagrams of one size to one address are passed to the kernel as one message (UDP_SEGMENT).
-// The kernel splits the message into datagrams as late as possible.
+// SendAll sends datagrams in order without waiting, and sets Err of each. After an error of one datagram, SendAll still
+// sends the next datagrams. Consecutive datagrams of one size to one address are passed to the kernel as one message
+// (UDP_SEGMENT). The kernel splits the message into datagrams as late as possible.
 func (s *Sender) SendAll(packets []Packet) {
 	b := batches.Get()
 	defer batches.Put(b)

@@ -40,8 +40,8 @@ type Sender struct {
 	// unsegmented is set when the kernel has refused to cut a message into datagrams (see SendAll).
 	unsegmented atomic.Bool
 	// Retry is called with the error of a datagram that SendAll could not send. If it returns true, SendAll sends the
-	// datagram once more, before the next ones. A nil Retry means that there is no second attempt. Retry must be set
-	// before the first SendAll.
+	// datagram once more, before the next datagrams. A nil Retry means that there is no second attempt. Retry must be
+	// set before the first SendAll.
 	Retry func(fd int, err syscall.Errno) bool
 
 	// mu keeps the descriptor open during a system call, because the kernel reuses the number of a closed descriptor.
@@ -155,7 +155,7 @@ func (s *Sender) Join(most int) (joined *Sender, err error) {
 	return joined, err
 }
 
-// bindShared binds a socket to the address and port of another one of its family (SO_REUSEPORT).
+// bindShared binds a socket to the address and port of another socket of the same family (SO_REUSEPORT).
 func bindShared(fd, of, family int) error {
 	at, err := unix.Getsockname(of)
 	if err != nil {

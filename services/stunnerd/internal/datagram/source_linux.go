@@ -82,7 +82,7 @@ func interfaceField(h unix.Cmsghdr) (offset int, ok bool) {
 	return 0, false
 }
 
-// linkLocal reports whether an address is an IPv6 link-local one. Such an address is meaningful only with its
+// linkLocal reports whether an address is an IPv6 link-local address. Such an address is meaningful only with its
 // interface.
 func linkLocal(h unix.Cmsghdr, data []byte) bool {
 	return h.Level == unix.IPPROTO_IPV6 && len(data) > 1 && data[0] == 0xFE && data[1]&0xC0 == 0x80

@@ -101,8 +101,8 @@ type state struct {
 	// applied again.
 	rejected string
 
-	// current is set if the running config is the last one that the source has sent. It is not set for a config that
-	// was read from disk.
+	// current is set if the running config is the latest config that the source has sent. It is not set for a config
+	// that was read from disk.
 	current bool
 	// deleted is set if the config was deleted at its source.
 	deleted bool
@@ -484,7 +484,7 @@ func (f *Follower) Ready() error {
 	return nil
 }
 
-// Deleted reports whether the running config was deleted at its source, as that of a deleted Gateway.
+// Deleted reports whether the source has deleted the running config, as it does when the Gateway is deleted.
 func (f *Follower) Deleted() bool { return f.state().deleted }
 
 // Revision returns the revision of the running config.

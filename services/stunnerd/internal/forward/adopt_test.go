@@ -68,7 +68,8 @@ func TestAdopt(t *testing.T) {
 
 // a front refuses a session if it does not forward datagrams of the client to the pod that offers the session, or
 // if the client sends to two of its addresses. A draining front is not offered sessions. A front that does not answer,
-// such as one of an earlier release, is not tried again within silentFor, and still gets sessions of draining pods.
+// such as a pod of an earlier release, gets no further such offer within silentFor, and still gets sessions of draining
+// pods.
 func TestRefusedAdoption(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)

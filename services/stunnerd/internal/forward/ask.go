@@ -39,7 +39,7 @@ const (
 	asksPerSlot = 500
 	slot        = 100 * time.Millisecond
 	// asksPerSource limits the asks a second for the clients of one source address, while there are more than
-	// freeAsksPerSlot asks. Below this threshold there is no such limit, because the clients of an office behind one
+	// freeAsksPerSlot asks. Below this threshold, a source has no limit, because the clients of an office behind one
 	// address would wait for each other after a load balancer has redistributed them.
 	asksPerSource   = 10
 	freeAsksPerSlot = asksPerSlot / 10

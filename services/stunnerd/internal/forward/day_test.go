@@ -118,7 +118,7 @@ func total(by [causes]int) (n int) {
 // TestCallsThatEndInADay prints how many calls of a day end because of disturbances of pods, nodes and balancers. It
 // prints the number for forwarding with the journal, and the number for forwarding with the journal, moves and copies.
 // For the latter it prints the number by reason, too. The numbers of events are assumptions. Homes, copies and searches
-// are those of the product:
+// work as in the product:
 //
 //	go test ./services/stunnerd/internal/forward -run TestCallsThatEndInADay -v
 func TestCallsThatEndInADay(t *testing.T) {

@@ -260,7 +260,7 @@ type testSessions struct {
 	added, ended func(Client)
 	// users has the number of sessions of each user to which a limit applies.
 	users map[User]int64
-	// places has the same numbers with the sessions that are not admitted yet.
+	// places has the same numbers, including the sessions that are not admitted yet.
 	places map[User]int64
 	// tunnelled are the datagrams from and to peers.
 	tunnelled []string
@@ -453,7 +453,7 @@ func client(n int) Client {
 	return Client{Addr: netip.AddrPortFrom(addr, 5000), Port: 3478}
 }
 
-// homesOf returns the homes of a client among nodes, the first one first.
+// homesOf returns the homes of a client among nodes, the first home first.
 func homesOf(c Client, nodes []*node) (homes [2]*node) {
 	k, _ := keyOf(c)
 	for i, h := range rank(nodes[0].view.Load().homes, k) {
@@ -466,7 +466,7 @@ func homesOf(c Client, nodes []*node) (homes [2]*node) {
 	return homes
 }
 
-// other returns a node that is not one of the given ones.
+// other returns a node that is not among the given nodes.
 func other(nodes []*node, not ...*node) *node {
 	for _, d := range nodes {
 		if !slices.Contains(not, d) {

@@ -122,7 +122,7 @@ type view struct {
 	peers   Peers
 	keys    []datedKey
 	senders map[[8]byte]*link
-	// links are those of the other pods by id. pods contains this one too.
+	// links are the links to the other pods by id. pods also contains this pod.
 	links map[uint64]*link
 	pods  map[uint64]*pod
 	// self is this pod, or nil if it is not in the list.
@@ -139,7 +139,7 @@ type view struct {
 // and at least one other pod.
 func (v *view) forwards() bool { return v.self != nil && len(v.links) > 0 }
 
-// rank returns the two homes of a client: those with the highest hashes of client and pod, the highest first
+// rank returns the two homes of a client: the pods with the highest hashes of client and pod, the highest first
 // (rendezvous hashing). If there is only one home, the second is the zero home.
 func rank(homes []home, k clientKey) (found [2]home) {
 	client := k.hash()

@@ -79,8 +79,8 @@ type ownCount struct {
 	counter  uint64
 }
 
-// count is the number of sessions of a user in a process. A process that has replaced another one has another sender.
-// The counts of senders that are not in the list are ignored.
+// count is the number of sessions of a user in a process. A process that replaces another process has a different
+// sender. The counts of senders that are not in the list are ignored.
 type count struct {
 	sender   [8]byte
 	sessions uint32
@@ -181,7 +181,7 @@ func (f *Forwarder) askAgain(id uint64) {
 	a.answer(true)
 }
 
-// counted counts a decision of a home.
+// counted counts a decision that a home has made.
 func (f *Forwarder) counted(ok bool) bool {
 	if ok {
 		f.meter.QuotaAdmitted.Add(1)

@@ -130,7 +130,7 @@ func allocateEach(u User, each int, limit int64, nodes []*node) (list []*atomic.
 }
 
 // T-12: of concurrent requests at several pods, exactly as many are admitted as the quota allows. When a session at any
-// pod has ended, another one is admitted.
+// pod has ended, another session is admitted.
 func TestQuotaOverPods(t *testing.T) {
 	for _, pods := range []int{2, 3, 20} {
 		inBubble(t, func(t *testing.T, n *network) {
@@ -301,8 +301,9 @@ func TestQuotaOfRestoredSessions(t *testing.T) {
 
 func listOf(nodes []*node) Peers { return list(nodes...) }
 
-// TestQuotaInARoughNetwork loses, duplicates and reorders frames. A user never has more sessions than the quota and
-// those that pods have admitted alone, a user below the quota is never refused, and the numbers are right afterwards.
+// TestQuotaInARoughNetwork loses, duplicates and reorders frames. The sessions of a user never exceed the quota plus
+// the sessions that pods have admitted alone. A user below the quota is never refused. The numbers are right
+// afterwards.
 func TestQuotaInARoughNetwork(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -362,7 +363,7 @@ func TestQuotaInARoughNetwork(t *testing.T) {
 
 func (d *node) sessionsOf(u User) int64 { return sessionsOf(u, []*node{d}) }
 
-// The readers of a pod may send their questions in another order than that in which the sessions were counted.
+// The readers of a pod may send their questions in another order than the order in which the sessions were counted.
 func TestQuestionsOutOfOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)

@@ -24,8 +24,8 @@ const (
 // event is a change in the cluster, and how the balancer distributes the clients over the pods before and after it.
 type event struct {
 	balancer, name string
-	// lost pods end without notice. drained pods have no sessions. added pods are new. Pods are numbered: the last ones
-	// of the first simulatedPods are lost or drained, and added pods follow.
+	// lost pods end without notice. drained pods have no sessions. added pods are new. Pods are numbered: the last pods
+	// among the first simulatedPods are lost or drained, and added pods follow.
 	lost, drained, added int
 	// before and after return the pod of a client, before and after the event, by the hash of the client. random is
 	// independent of the hash.

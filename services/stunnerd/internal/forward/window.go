@@ -8,7 +8,7 @@ import "sync/atomic"
 const windowSize = 1 << 15
 
 // window detects replayed frames by their counters, like RFC 6479. The zero window has seen no frame. One goroutine
-// uses it, except that highest may be read from another one.
+// uses it, except that another goroutine may read highest.
 type window struct {
 	highest atomic.Uint64
 	// seen has a bit for each counter, in a ring of words. The ring has one word more than windowSize needs, which is
@@ -18,7 +18,7 @@ type window struct {
 
 const words = windowSize/64 + 1
 
-// skip marks a counter and all lower ones as seen. The window must not have seen any frame.
+// skip marks a counter and all lower counters as seen. The window must not have seen any frame.
 func (w *window) skip(counter uint64) {
 	for i := range w.seen {
 		w.seen[i] = ^uint64(0)

@@ -217,10 +217,10 @@ func (g *Gate) inGrace(r *request, known credential.Verified, p *Policy, now tim
 	return r.flow != nil && r.Type.Method != stun.MethodAllocate && now.Before(known.Expires.Add(p.SessionGrace))
 }
 
-// authorities returns the authorities that may verify the request: the current one, and each former one before its
-// Former.Until. For a new allocation a former authority is included only if its Former.New is set. For an existing
-// session each authority is also tried with the realm of the session, because a change of the realm must not end a
-// session.
+// authorities returns the authorities that may verify the request: the current authority, and each former authority
+// before its Former.Until. For a new allocation a former authority is included only if its Former.New is set. For an
+// existing session each authority is also tried with the realm of the session, because a change of the realm must not
+// end a session.
 func (g *Gate) authorities(r *request, p *Policy, now time.Time) []credential.Authority {
 	list := []credential.Authority{p.Authority}
 	isNew := r.flow == nil || r.Type.Method == stun.MethodAllocate
@@ -328,7 +328,7 @@ func lifetimeReadable(_ *Gate, r *request) *refusal {
 	return refuseIf(ok && len(v) != 4, stun.CodeBadRequest, meter.BadRequest)
 }
 
-// sameFamily refuses a Refresh for an address family other than that of the allocation with 443 (RFC 8656 §8.2).
+// sameFamily answers 443 to a Refresh for another address family than the allocation has (RFC 8656 §8.2).
 func sameFamily(_ *Gate, r *request) *refusal {
 	v, ok := r.Value(stun.AttrRequestedAddressFamily)
 	other := ok && (len(v) != 4 || v[0] != stunmsg.Family(r.flow.Session.Relay.Addr()))

@@ -167,7 +167,8 @@ type setter func(*stun.Message) error
 
 func (s setter) AddTo(m *stun.Message) error { return s(m) }
 
-// wrong credentials get 401, incomplete ones 400, and a nonce of another address gets 438.
+// wrong credentials get 401, incomplete credentials get 400, and a nonce of another address
+// gets 438.
 func TestCredentials(t *testing.T) {
 	b, c := newFixture(t), newClient("192.0.2.1:1000")
 	wrong := b.send(c, b.signed(c, username, "wrong", stun.MethodAllocate, udp))

@@ -197,7 +197,8 @@ func TestCaveatOfRoutesWhenEndpointsChange(t *testing.T) {
 	}
 	r := b.Relay(c.addr)
 	frame := []byte{0x40, 0, 0, 1, 'x'}
-	// passes reports whether a datagram of the client arrives, and one of the peer is counted as received.
+	// passes reports whether a datagram of the client arrives, and whether a datagram of the peer is counted as
+	// received.
 	passes := func() (up, down bool) {
 		t.Helper()
 		sent := r.Session().Traffic.Tx.Packets.Load()

@@ -36,7 +36,7 @@ func (b fixture) classicAnswer(client interface {
 	attrs := map[stun.AttrType]string{}
 	for rest := answer[20:]; len(rest) > 0; {
 		size := int(binary.BigEndian.Uint16(rest[2:]))
-		if size%4 != 0 { // RFC 3489 §11.2 has no padding in such attributes
+		if size%4 != 0 { // RFC 3489 §11.2 has no padding in attributes
 			b.t.Fatalf("% x has an attribute of %d bytes", answer, size)
 		}
 		attrs[stun.AttrType(binary.BigEndian.Uint16(rest))] = string(rest[4 : 4+size])

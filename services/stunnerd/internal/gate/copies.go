@@ -17,7 +17,7 @@ func (g *Gate) Version(client netip.AddrPort) (allocated [12]byte, generation ui
 }
 
 // Copy returns the record of the session of a client over UDP, of at most the given size, from which another pod can
-// continue the session if this one is lost. Checks that do not fit are left out, the oldest first. Copy reports false
+// continue the session if this pod is lost. Checks that do not fit are left out, the oldest first. Copy reports false
 // for a session that could not continue: its permissions and channels do not fit, or its client has sent no
 // connectivity check. Without a check, peers do not accept the relayed address of another pod.
 func (g *Gate) Copy(client netip.AddrPort, most int) (record []byte, ok bool) {

@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// a nonce is valid for an hour. After that, the client gets a new one.
+// a nonce is valid for an hour. After that, the client gets a new nonce.
 func TestNonceLastsAnHour(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		nonce := v.nonce(newClient("192.0.2.1:1"))

@@ -62,7 +62,7 @@ type Policy struct {
 	// RelayAddrs are the IP addresses of relayed transport addresses, at most one for each family. The first one is
 	// used if the client requests no family.
 	RelayAddrs []netip.Addr
-	// Gateway is the name of the Gateway, NAMESPACE/NAME. A credential with a caveat for another one is not valid.
+	// Gateway is the name of the Gateway, NAMESPACE/NAME. A credential with a caveat for another Gateway is not valid.
 	Gateway string
 	// SessionGrace is how long an existing session may use its credential after the credential has expired.
 	SessionGrace time.Duration
@@ -81,8 +81,8 @@ type Former struct {
 	Authority credential.Authority
 	// Until is when credentials of the authority become invalid.
 	Until time.Time
-	// New reports whether credentials of the former authority are valid for new sessions, and not only for existing
-	// ones.
+	// New reports whether credentials of the former authority are valid for new sessions. They are always valid for
+	// existing sessions.
 	New bool
 }
 
@@ -218,8 +218,8 @@ func New(name string, protocol config.Protocol, s Shared) *Gate {
 	return g
 }
 
-// Update replaces the policy and the routes, also those of live sessions. Datagrams that arrive after Update has
-// returned are checked against the new routes. Sessions whose credential is revoked have ended then.
+// Update replaces the policy and the routes, also for live sessions. Datagrams that arrive after Update has returned
+// are checked against the new routes. Sessions whose credential is revoked have ended then.
 func (g *Gate) Update(p *Policy, routes *cluster.View) {
 	g.policy.Store(p)
 	g.routes.Store(routes)

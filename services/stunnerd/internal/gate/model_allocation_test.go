@@ -70,7 +70,7 @@ func (m *trial) wish() (w wish, attrs []stun.Setter) {
 	return w, attrs
 }
 
-// token returns a token of the model, usually that of the lowest port, or an unknown token.
+// token returns a token of the model, usually the token of the lowest port, or an unknown token.
 func (m *trial) token() (token relay.Token) {
 	binary.BigEndian.PutUint64(token[:], m.rng.Uint64())
 	lowest := uint16(0)
@@ -302,7 +302,8 @@ func (m *trial) refresh(a *actor) outcome {
 	})
 }
 
-// owned returns the code for a request without an allocation, or of another user than that of the allocation.
+// owned returns the code for a request without an allocation, or for a request of a user that does not own the
+// allocation.
 func (a *actor) owned(l login) stun.ErrorCode {
 	switch {
 	case a.alloc == nil:

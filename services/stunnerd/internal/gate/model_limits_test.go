@@ -18,7 +18,8 @@ type siege struct {
 // levels are the used parts of the limits of a source, as durations.
 type levels struct {
 	challenges, failures time.Duration
-	// guesses are those of SourceGuesses, known those of UserGuesses. signedIn is when the user was last authenticated.
+	// guesses are the counters of SourceGuesses, and known the counters of UserGuesses. signedIn is when the user was
+	// last authenticated.
 	guesses, known   time.Duration
 	locked, signedIn time.Time
 	at               time.Time

@@ -34,8 +34,8 @@ const (
 
 // G-08: each run has every error code of the gate.
 //
-// F-03: several clients and peers act at random, time passes and the config changes. Every answer and every datagram is
-// that of a model of RFC 8656, and the counters of the gate are those of the model.
+// F-03: several clients and peers act at random, time passes and the config changes. Every answer, every datagram and
+// the counters of the gate must equal those of a model of RFC 8656.
 func TestModel(t *testing.T) {
 	seed := *modelSeed
 	if seed == 0 {
@@ -270,8 +270,8 @@ func (m *trial) configure() {
 	m.table.SetBounds(m.bounds)
 }
 
-// run executes the steps, and then waits until all lifetimes are over. Each step is a whole number of seconds and one
-// more millisecond after any earlier one, so that no lifetime ends at the time of a step.
+// run executes the steps, and then waits until all lifetimes are over. The time from any earlier step to a step is a
+// whole number of seconds plus some milliseconds, so that no lifetime ends at the time of a step.
 func (m *trial) run() {
 	for m.step = 1; m.step <= modelSteps; m.step++ {
 		time.Sleep(time.Millisecond)

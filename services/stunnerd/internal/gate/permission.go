@@ -18,8 +18,8 @@ const (
 )
 
 // permissions counts the permissions of an allocation for the limit MaxPermissions, and charges the session for them
-// and for its channels. The allocation engine enforces the permissions themselves, except for restored ones: it would
-// restart their lifetime.
+// and for its channels. The allocation engine enforces the permissions themselves, except restored permissions, because
+// the engine would restart their lifetime.
 type permissions struct {
 	mu   sync.Mutex
 	list []permission // a map would take 400 bytes more for an allocation with one peer

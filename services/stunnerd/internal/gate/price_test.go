@@ -125,7 +125,7 @@ func TestPricesCoverMeasuredMemory(t *testing.T) {
 }
 
 // T-12: a user with many permissions and channels gets 508 for more, while other users get theirs. The user keeps and
-// refreshes its existing ones. The refusals are counted.
+// refreshes its existing permissions and channels. The refusals are counted.
 func TestOneUserDoesNotTakeTheMemory(t *testing.T) {
 	c := newCrowd(t, 21, func(i int) string { return fmt.Sprintf("10.0.%d.1:%d", i/16, 1000+i) })
 	const memory = 2 << 20

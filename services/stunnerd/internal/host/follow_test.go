@@ -64,7 +64,7 @@ func TestAddressesAreFollowed(t *testing.T) {
 	<-ended
 }
 
-// If the addresses cannot be read, the previous ones are kept, and one warning is logged.
+// If the addresses cannot be read, the previous addresses are kept, and one warning is logged.
 func TestAddressesThatCannotBeReadAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -56,7 +56,7 @@ func written(t testing.TB, now time.Time) (data []byte, ends []int, states [][]E
 	delete(model, 2)
 	note()
 	model[3].Away = false
-	j.Move(3, false) // the last entry, so that only this entry shows that the length of the previous one is damaged
+	j.Move(3, false) // the last entry: only this entry shows that the length of the previous entry is damaged
 	note()
 	if err := j.Close(); err != nil {
 		t.Fatal(err)

@@ -97,7 +97,7 @@ const (
 	failedName   = fileName + ".failed"
 	attemptsName = "sessions.attempts"
 
-	// maxSize is the size of the largest file. A larger one is set aside unread, so that a start is never slow.
+	// maxSize is the size of the largest file. A larger file is set aside unread, so that a start is never slow.
 	maxSize = 256 << 20
 	// maxRoom is how many bytes of a volume the journal uses at most.
 	maxRoom = 128 << 20
@@ -317,8 +317,8 @@ func (s *stored) sizes() (c count) {
 	return c
 }
 
-// Sizes of the elements of a record: those of session.AppendAddr and session.AppendTime, which needs six bytes until
-// the year 2109, and of the other fields.
+// Sizes of the elements of a record: the sizes of session.AppendAddr, of session.AppendTime, which needs six bytes
+// until the year 2109, and of the other fields.
 const timeSize = 6
 
 func addrSize(a netip.Addr) int64 { return 1 + int64(a.BitLen()/8+len(a.Zone())) }
@@ -427,7 +427,7 @@ func (j *Journal) Check(id ID, c session.Check) {
 	}
 }
 
-// check stores a check in place of the earlier one of the same peer. If the share is used up, the peer has no check
+// check stores a check in place of the earlier check of the same peer. If the share is used up, the peer has no check
 // afterwards, because the earlier one is out of date. The caller must hold mu.
 func (j *Journal) check(id ID, s *stored, c session.Check) {
 	at := slices.IndexFunc(s.Checks, func(o session.Check) bool { return o.Peer == c.Peer })

@@ -115,8 +115,8 @@ func restore(t testing.TB, data []byte, now time.Time) (Restored, Status, map[st
 	return r, status, files
 }
 
-// A second process on a folder reports a problem and stores nothing. When the first one has ended, the second one uses
-// the folder and stores all its sessions.
+// A second process on a folder reports a problem and stores nothing. When the first process has ended, the second
+// process uses the folder and stores all its sessions.
 func TestTwoProcesses(t *testing.T) {
 	dir, start := t.TempDir(), time.UnixMilli(1795470000123)
 	var passed atomic.Int64

@@ -19,7 +19,7 @@ const (
 // A tier is a part of the capacity that is kept for clients with few bytes, as in ../session/ledger.go.
 //
 // The journal has a third holder beside user ID and source: the session. Where all clients share one user ID and one
-// address, only the session distinguishes a client that stores little from one that stores much.
+// address, only the session distinguishes a client that stores little from a client that stores much.
 type tier struct {
 	// part is a divisor of the capacity. The tier begins when at most capacity/part is free, and capacity/part bytes
 	// are "many".

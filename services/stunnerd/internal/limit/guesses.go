@@ -46,7 +46,7 @@ const (
 	// source.
 	authenticatedFor = time.Hour
 	// maxGuessers bounds the number of entries of each table of wrong passwords. When a table is full, a new entry
-	// replaces one that limits nothing any more, or else a random one.
+	// replaces an entry that limits nothing any more, or else a random entry.
 	maxGuessers = 4096
 )
 
@@ -164,8 +164,8 @@ func (g *guesses) right(client netip.Addr, name string) {
 func (a allowance) interval() time.Duration { return time.Minute / time.Duration(a.perMinute) }
 
 // makeRoom removes entries from a map that has maxGuessers entries, so that an entry with the key next can be added. It
-// visits a few random entries only, so that its time does not depend on the size of the map. It removes those for which
-// over returns true, or else one of them.
+// visits a few random entries only, so that its time does not depend on the size of the map. It removes the visited
+// entries for which over returns true, or else one visited entry.
 func makeRoom[V any](m map[guesser]V, next guesser, over func(V) bool) {
 	const few = 16
 	if _, ok := m[next]; ok || len(m) < maxGuessers {

@@ -66,7 +66,7 @@ func (p *Process) WrongPassword(r Request) { p.guesses.wrong(r) }
 // RightPassword records that a user has authenticated at an address.
 func (p *Process) RightPassword(client netip.Addr, user string) { p.guesses.right(client, user) }
 
-// Private reports whether an address may be that of a load balancer or a node that hides the addresses of many clients.
+// Private reports whether an address may belong to a load balancer or a node that hides the addresses of many clients.
 func Private(a netip.Addr) bool { return a.IsPrivate() || sharedAddressSpace.Contains(a) }
 
 // PrivateOrLoopback reports whether an address is Private, or of this host.

@@ -68,8 +68,8 @@ func answerAll(l Forwarding, clients []*net.UDPConn, vanished []netip.AddrPort) 
 	return nil
 }
 
-// Clients of this pod with a session in another pod lose no data when other such clients vanish. The kernel keeps the
-// datagrams to a vanished client in the send buffer of their socket for three seconds.
+// Clients of this pod with a session in another pod lose no data when other clients with a session in another pod
+// vanish. The kernel keeps the datagrams to a vanished client in the send buffer of their socket for three seconds.
 func TestVanishedForwardedClientsAffectNoOthers(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -226,7 +226,7 @@ func TestClientsShareSocketsIfDescriptorsAreScarce(t *testing.T) {
 // batches are the datagrams of a batch, by the number of their clients.
 var batchClients = []int{1, 8, datagram.BatchSize}
 
-// fill adds a batch of answers, those of one client in succession.
+// fill adds a batch of answers. The answers to one client are in succession.
 func fill(add func(netip.AddrPort, []byte, *datagram.Source), clients int, frame []byte) {
 	for i := range datagram.BatchSize {
 		add(netip.AddrPortFrom(loopback, uint16(9000+i*clients/datagram.BatchSize)), frame, nil)

@@ -112,7 +112,7 @@ type received struct {
 // associations are the associations of one client address. There is a second one if a client that has lost its state
 // makes a new handshake.
 type associations struct {
-	// first serves the client. If no handshake of the client is complete, it makes the first one.
+	// first serves the client. If no handshake of the client is complete, it makes the first handshake.
 	first *association
 	// second makes a later handshake. It replaces first when its handshake is complete.
 	second *association
@@ -146,8 +146,8 @@ func (as associations) deliver(records []byte) {
 	}
 }
 
-// add adds an association to those of its client address: as the first one, or as the second one if there is a first
-// one.
+// add adds an association of a client address: as the second association if there is a first one, and otherwise as the
+// first association.
 func (s *dtlsSocket) add(a *association) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,8 +160,8 @@ func (s *dtlsSocket) add(a *association) {
 	s.clients[a.client] = known
 }
 
-// promote makes the second association of a client its only one, and returns the former first one. It returns nil if
-// the given association is not the second one.
+// promote makes the second association of a client its only association, and returns the former first association. It
+// returns nil if the given association is not the second association.
 func (s *dtlsSocket) promote(a *association) (before *association) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,8 +251,8 @@ func (a *association) establish(ctx context.Context) error {
 	}
 }
 
-// opened reports whether a ClientHello is a copy of the one that has opened the association. A client repeats its
-// ClientHello if the answer is lost.
+// opened reports whether a ClientHello is a copy of the ClientHello that has opened the association. A client repeats
+// its ClientHello if the answer is lost.
 func (a *association) opened(h hello) bool { return string(h.cookie) == string(a.cookie[:]) }
 
 // deliver queues a copy of a datagram of the client, without the records that the association does not accept. front is
@@ -327,7 +327,7 @@ func (b *burst) settle(queued *atomic.Int64) {
 	}
 }
 
-// end releases the charge, and prevents further ones.
+// end releases the charge, and prevents further charges.
 func (b *burst) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -112,8 +112,8 @@ func (f *forging) WriteTo(datagram []byte, to net.Addr) (int, error) {
 }
 
 // TestForgedRecordsEndNoHandshake: no forged datagram with the address of a client ends its handshake, whatever the
-// type, the epoch, the number and the size of its records. The exceptions are those that the client itself could have
-// sent: a well-formed ClientKeyExchange, and many encrypted records of the size of Finished.
+// type, the epoch, the number and the size of its records. The exceptions are datagrams that the client itself could
+// have sent: a well-formed ClientKeyExchange, and many encrypted records of the size of Finished.
 func TestForgedRecordsEndNoHandshake(t *testing.T) {
 	limits := NewLimits(0)
 	limits.turns = newHandshakeLimiter(1 << 20) // all of them at once

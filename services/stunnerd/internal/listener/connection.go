@@ -102,7 +102,7 @@ func (l *connections) Update(c config.Listener) error {
 
 func (l *connections) setBalancers(c config.Listener) { l.balancers.Store(new(c.ProxyPrefixes())) }
 
-// fromBalancer reports whether an address is that of a load balancer.
+// fromBalancer reports whether an address belongs to a load balancer.
 func (l *connections) fromBalancer(a netip.Addr) bool {
 	all := l.balancers.Load()
 	return all != nil && slices.ContainsFunc(*all, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -379,7 +379,7 @@ func (c *connection) serve() {
 				c.drop(meter.ProxyHeaderUnexpected)
 			case errors.Is(err, errNotTURN), errors.Is(err, errTooLarge):
 				c.drop(meter.Malformed)
-			case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded): // the latter from pion/dtls
+			case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded): // the second error is of pion/dtls
 				c.drop(meter.Idle)
 			}
 			return

@@ -271,7 +271,7 @@ type records struct {
 	buf  []byte
 }
 
-// close does nothing, because the memory of the buffer is included in that of a session.
+// close does nothing, because the memory of a session includes the buffer.
 func (r *records) close() {}
 
 // next returns the content of one record, which is one message or ChannelData frame (RFC 7350 §3).

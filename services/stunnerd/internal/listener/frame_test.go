@@ -111,7 +111,7 @@ func TestTooLongFrameEndsTheStream(t *testing.T) {
 	}
 }
 
-// N-07: on a stream every first byte except those of STUN and ChannelData is an error (RFC 7983 §7).
+// N-07: on a stream, every first byte that neither STUN nor ChannelData can have is an error (RFC 7983 §7).
 func TestDataThatIsNotTURNIsRefused(t *testing.T) {
 	for first := range 256 {
 		_, err := frameSize([]byte{byte(first), 0, 0, 0})

@@ -131,7 +131,7 @@ func TestWaitingHandshakesAreBounded(t *testing.T) {
 		if p.count != 0 || len(p.of) != 0 || p.queue.Len() != 0 {
 			t.Errorf("left: %d waiting, %d sources, %d in the queue", p.count, len(p.of), p.queue.Len())
 		}
-		time.Sleep(longestTurn + time.Second) // for the first one, which does not call release
+		time.Sleep(longestTurn + time.Second) // for the first handshake, which does not call release
 		if p.mu.Lock(); p.free != 1 {
 			t.Error("a turn that never ends blocks the others")
 		}

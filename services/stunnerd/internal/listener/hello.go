@@ -87,8 +87,8 @@ func (h *hello) parseBody(body cryptobyte.String) bool {
 // body returns the message without its header.
 func (h hello) body() []byte { return h.record[recordHeader+messageHeader:] }
 
-// first reconstructs the client's first ClientHello from its second one. They are equal except for the cookie, which
-// the first one does not have, and for the sequence numbers.
+// first reconstructs the client's first ClientHello from its second ClientHello. They are equal except for the sequence
+// numbers, and for the cookie, which only the second ClientHello has.
 func (h hello) first() []byte {
 	size := len(h.head) + 1 + len(h.tail)
 	record := slices.Clone(h.record[:recordHeader+messageHeader])
@@ -143,7 +143,7 @@ func (c *cookies) valid(h hello, client netip.AddrPort, now time.Time) bool {
 func (c *cookies) appendHelloVerify(to []byte, h hello, client netip.AddrPort, now time.Time) []byte {
 	const body = 2 + 1 + cookieSize
 	// A HelloVerifyRequest has the version of DTLS 1.0 (0xFEFF), independent of the version that is negotiated later.
-	// Its record number is that of the ClientHello, so that the server needs no state (RFC 6347 §4.2.1).
+	// Its record number is the record number of the ClientHello, so that the server needs no state (RFC 6347 §4.2.1).
 	to = append(to, typeHandshake, 0xFE, 0xFF)
 	to = binary.BigEndian.AppendUint64(to, h.sequence) // the two bytes before it, the epoch, are 0
 	to = binary.BigEndian.AppendUint16(to, messageHeader+body)

@@ -38,7 +38,7 @@ type paths struct {
 	checks   checks
 }
 
-// pathPair is the path of a client. While it is unclear whether the client has moved to another path, second is that
+// pathPair is the path of a client. While it is unclear whether the client has moved to another path, second is the new
 // path, and data for the client is sent on both. used is nil for a restored client that may have used another pod,
 // until a datagram of the client arrives. If this pod sent first, the address translation of the node would assign
 // another port to later datagrams of the client.

@@ -35,12 +35,12 @@ var (
 	// errProxyHeader means that a connection from a load balancer does not begin with a header of the PROXY protocol.
 	errProxyHeader = errors.New("read header of the PROXY protocol")
 	// errUnexpectedProxyHeader means that a connection begins with a header of the PROXY protocol although its address
-	// is not that of a load balancer, or that it has a second header.
+	// belongs to no load balancer, or that it has a second header.
 	errUnexpectedProxyHeader = errors.New("unexpected header of the PROXY protocol")
 )
 
-// beginsProxyHeader reports whether the first bytes of a connection are those of a header of the PROXY protocol.
-// Neither a TLS record nor a STUN message begins with them, and ChannelData has no channel number 0x5052.
+// beginsProxyHeader reports whether the first bytes of a connection begin a header of the PROXY protocol. Neither a TLS
+// record nor a STUN message begins with them, and ChannelData has no channel number 0x5052.
 func beginsProxyHeader(b []byte) bool {
 	const enough = 4
 	return len(b) >= enough &&

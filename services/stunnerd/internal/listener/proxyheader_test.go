@@ -12,7 +12,8 @@ import (
 	"testing/iotest"
 )
 
-// header2 returns a header of version 2. length is that of the rest; negative means the actual one.
+// header2 returns a header of version 2. length is the length in the header. If it is negative, the header has the
+// actual length.
 func header2(command, family byte, rest []byte, length int) string {
 	if length < 0 {
 		length = len(rest)
@@ -33,7 +34,7 @@ func addresses2(source, destination string) (rest []byte) {
 var (
 	four = addresses2("203.0.113.7:40000", "192.0.2.1:443")
 	six  = addresses2("[2001:db8::7]:40000", "[2001:db8::1]:443")
-	// extensions are TLVs: an ALPN protocol, a checksum that is wrong, and one of 1000 bytes.
+	// extensions are TLVs: an ALPN protocol, a wrong checksum, and a TLV of 1000 bytes.
 	extensions = slices.Concat([]byte{1, 0, 4, 't', 'u', 'r', 'n', 3, 0, 4, 1, 2, 3, 4, 0x20, 3, 232}, make([]byte, 1000))
 )
 

@@ -192,7 +192,7 @@ func TestFewRecordsOfTLSWait(t *testing.T) {
 }
 
 // the rest of a long frame to a client that does not read is charged. If there is no memory for a rest that is
-// longer than that of usual frames, the connection ends, because a frame cannot be sent in part.
+// longer than the rest of usual frames, the connection ends, because a frame cannot be sent in part.
 func TestRestOfAFrameIsCharged(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		for _, memory := range []int64{0, 1 << 20} {

@@ -109,7 +109,7 @@ func (s *stream) release() error {
 	return err
 }
 
-// write sends bytes, and stores those that the kernel does not accept as backlog. The caller holds mu.
+// write sends bytes, and stores the bytes that the kernel does not accept as backlog. The caller holds mu.
 func (s *stream) write(b []byte) (int, error) {
 	sent := 0
 	if len(s.backlog) == 0 && !s.flushing {

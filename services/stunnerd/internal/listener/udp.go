@@ -282,7 +282,7 @@ type udpClient struct {
 	// from is the address to which the client has sent its request. The listener sends its answers from this address.
 	from datagram.Source
 	// taken is set for a session that another pod has handed over. Until the client sends to this pod, the address to
-	// which it will send is unknown, and from is not used. If here is set, it is that address.
+	// which it will send is unknown, and from is not used. If here is set, it is the address to which the client sends.
 	taken bool
 	here  atomic.Pointer[datagram.Source]
 	// sender sends to this client while it has a session. It is nil until own opens it.
@@ -308,9 +308,9 @@ type udpClient struct {
 }
 
 // commonAnswers is the number of answers to a client with a session that are sent from the unauthenticated sockets as
-// long as no data is sent to the client. Clients often allocate for several candidates and use one: the others then
-// need no socket of their own. The limit prevents a client with many requests and a slow link from filling the buffers
-// of these sockets.
+// long as no data is sent to the client. Clients often allocate for several candidates and use only one of them. The
+// other sessions then need no socket of their own. The limit prevents a client with many requests and a slow link from
+// filling the buffers of these sockets.
 const commonAnswers = 16
 
 // Send implements session.Client.

@@ -175,7 +175,7 @@ func (m *Meter) Listener(name string) *Listener {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := entry(m.listeners, name)
-	if l.Name == "" { // a new one
+	if l.Name == "" { // a new listener
 		l.Name = name
 	}
 	return l

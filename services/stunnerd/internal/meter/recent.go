@@ -20,7 +20,7 @@ type Note struct {
 	User string
 }
 
-// Entry is a refusal or a drop, or several equal ones.
+// Entry stands for one refusal or drop, or for several equal refusals or drops.
 type Entry struct {
 	Note
 	Reason Reason
@@ -30,7 +30,7 @@ type Entry struct {
 	First time.Time
 	// Last is the time of the last of them.
 	Last time.Time
-	// Times is their number, without suppressed ones.
+	// Times is the number of these refusals or drops, without suppressed ones.
 	Times int
 }
 

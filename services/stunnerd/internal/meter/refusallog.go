@@ -10,9 +10,9 @@ import (
 // refusalInterval is the time between two log lines with one reason.
 const refusalInterval = time.Minute
 
-// RefusalLog logs refusals and drops, so that none is silent and no client can fill the log. The first one with a reason
-// is logged at once. Further ones are counted, and their number is logged at most once every refusalInterval. A line
-// contains no user name, no address of a client and no other text of a request.
+// RefusalLog logs refusals and drops, so that none is silent and no client can fill the log. The first refusal with a
+// reason is logged at once. Further refusals are counted, and their number is logged at most once every
+// refusalInterval. A line contains no user name, no address of a client and no other text of a request.
 type RefusalLog struct {
 	log   atomic.Pointer[slog.Logger]
 	total func(Reason) uint64
@@ -53,8 +53,8 @@ func (l *RefusalLog) first(r Reason, n Note) {
 	l.line(log, r, Entry{Reason: r, Note: n}.Text(allRoutes), slog.String("listener", n.Listener), times)
 }
 
-// further logs the number of refusals with a reason since the last line. If there are none, the next one is logged at
-// once.
+// further logs the number of refusals with a reason since the last line. If there are none, the next refusal is logged
+// at once.
 func (l *RefusalLog) further(r Reason) {
 	log := l.log.Load()
 	for {
@@ -72,7 +72,7 @@ func (l *RefusalLog) further(r Reason) {
 	}
 }
 
-// line writes a line, and calls further when the next one is due.
+// line writes a line, and calls further when the next line is due.
 func (l *RefusalLog) line(log *slog.Logger, r Reason, text string, listener slog.Attr, times uint64) {
 	attrs := []slog.Attr{slog.String("reason", r.String()), slog.String("text", text)}
 	if listener.Key != "" && listener.Value.String() != "" {

@@ -57,12 +57,12 @@ type Source struct {
 	pods []*root
 	// configs are the root that belongs to the config and, after a change, the previous root.
 	configs []*root
-	// roots are pods and configs. Nonces of all of them are valid, and the first one makes nonces.
+	// roots are pods and configs. Nonces of all these roots are valid, and the first root makes nonces.
 	roots []*root
 }
 
-// maxKeys is the number of keys of the pods that are used: those of today and of yesterday. A nonce lives for an hour,
-// and each further root costs a MAC for each invalid nonce.
+// maxKeys is the number of keys of the pods that are used: the keys of today and of yesterday. A nonce lives for an
+// hour, and each further root costs a MAC for each invalid nonce.
 const maxKeys = 2
 
 // root is a root of keys, and caches the key of the current hour.
@@ -123,8 +123,8 @@ func (n *Source) Share(c config.Config) {
 }
 
 // ShareKeys derives roots from keys that the pods of the Gateway have and nothing else has, the newest first, so that
-// pods accept the nonces of each other whatever the credentials of the config are. Without keys, those of the last call
-// stay in use.
+// pods accept the nonces of each other whatever the credentials of the config are. Without keys, the keys of the last
+// call stay in use.
 func (n *Source) ShareKeys(keys [][32]byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

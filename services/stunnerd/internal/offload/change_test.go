@@ -79,7 +79,7 @@ func TestContinuousChanges(t *testing.T) {
 	}
 }
 
-// message returns a netlink message. The parts are those of its payload.
+// message returns a netlink message. The parts are the parts of its payload.
 func message(kind uint16, parts ...[]byte) []byte {
 	payload := slices.Concat(parts...)
 	m := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(payload)))

@@ -17,7 +17,7 @@ const (
 	// does not report their changes.
 	sweepInterval = time.Second
 	// calmInterval is the minimum time between two reactions to changes that affect everything. It is shorter than
-	// sweepInterval, so that each tick may be such a reaction.
+	// sweepInterval, so that each tick may be a reaction.
 	calmInterval = 900 * time.Millisecond
 	// changeInterval is the minimum time between two reactions to changes of the network.
 	changeInterval = 100 * time.Millisecond

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Auto means TC in a network namespace of its own, and None in that of the host, with a reason.
+// Auto means TC in a network namespace of its own, and None in the network namespace of the host, with a reason.
 func TestAuto(t *testing.T) {
 	w := newTopology(t)
 	r := w.start(t, relayConfig{Engine: EngineAuto, Bindings: []relayBinding{binding(false)}})

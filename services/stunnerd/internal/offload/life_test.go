@@ -192,7 +192,7 @@ func TestExpiry(t *testing.T) {
 		r.do(t, "renew %s", lifetime)
 		renewed := time.Now()
 		before := r.do(t, "state")
-		sent, last := time.Now(), renewed // when the packet is sent, and the last one that arrives
+		sent, last := time.Now(), renewed // sent is when the packet is sent, last when the last arriving packet was sent
 		for p.up([]byte("until the end"), 500*time.Millisecond) != nil {
 			sent, last = time.Now(), sent
 			if sent.Sub(renewed) > 5*time.Second {

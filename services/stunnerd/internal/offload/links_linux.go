@@ -65,8 +65,8 @@ func parseLink(m []byte) networkLink {
 	return l
 }
 
-// kinds returns the kind of a link and that of its master from its IFLA_LINKINFO. A VRF is no master: it changes the
-// routing table, and its interfaces keep their addresses.
+// kinds returns the kind of a link and the kind of its master from its IFLA_LINKINFO. A VRF is no master: it changes
+// the routing table, and its interfaces keep their addresses.
 func kinds(info []byte) (own, port string) {
 	for kind, value := range attributes(info) {
 		switch name := text(value); {

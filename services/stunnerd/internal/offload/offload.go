@@ -247,8 +247,8 @@ func worse(a, b Mechanism) Mechanism {
 	return order[max(slices.Index(order, a), slices.Index(order, b))]
 }
 
-// withoutXDP returns why no interface has an XDP program, with EngineXDP. It returns nothing if one has it: a node has
-// interfaces of pods besides its network card, and XDP does not support those. The caller holds f.mu.
+// withoutXDP returns why no interface has an XDP program, with EngineXDP. It returns nothing if one interface has it: a
+// node has interfaces of pods besides its network card, and XDP does not support those. The caller holds f.mu.
 func (f *Offload) withoutXDP() (reasons []string) {
 	for _, a := range f.attached {
 		switch {

@@ -27,8 +27,8 @@ func (w *topology) bridge(t testing.TB) {
 }
 
 // Packets to a peer behind a bridge leave through the bridge and then through a port of it. In both directions, the
-// programs at the bridge forward them, and those at the port do not: at the port the address of the peer does not
-// resolve.
+// programs at the bridge forward them, and the programs at the port do not: at the port the address of the peer does
+// not resolve.
 func TestBridge(t *testing.T) {
 	t.Parallel()
 	for _, m := range mechanisms() {
@@ -171,7 +171,7 @@ func (w *topology) stack(t testing.TB, d device) {
 	within(t, "carrier", func() bool { return strings.Contains(w.relay.run(t, "ip link show upper"), "state UP") })
 }
 
-// A packet to a device on top of another one passes the hooks of both. The kernel forwards at the upper device.
+// A packet to a device on top of another device passes the hooks of both. The kernel forwards at the upper device.
 func TestStackedInterfaces(t *testing.T) {
 	t.Parallel()
 	onDevices(t, func(t *testing.T, d device, _ Mechanism, w *topology, r *relayProcess, p *path) {

@@ -354,7 +354,7 @@ func (t *table) expire(now time.Time) {
 	}
 }
 
-// sweep makes rested slots available, and from time to time those of expired entries.
+// sweep makes rested slots available, and from time to time also the slots of expired entries.
 func (t *table) sweep(now time.Time) {
 	if now.Sub(t.expired) >= expireInterval {
 		t.expired = now

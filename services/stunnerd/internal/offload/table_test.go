@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testroot"
 )
 
-// The layouts of slots and keys are those of the BPF programs.
+// The layouts of slots and keys equal the layouts in the BPF programs.
 func TestLayout(t *testing.T) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {

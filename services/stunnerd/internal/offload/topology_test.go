@@ -237,7 +237,7 @@ func cable(a, b int) {
 	_, _ = unix.Close(a), unix.Close(b) // not earlier, because another file could get the number
 }
 
-// pump sends the frames of one TAP interface to another one until the first is deleted.
+// pump sends the frames of one TAP interface to another TAP interface until the first is deleted.
 func pump(from, to int) {
 	b := make([]byte, 65536)
 	for {

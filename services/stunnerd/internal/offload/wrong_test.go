@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// datagram describes an Ethernet frame with a UDP datagram. The zero values are those of a usual frame.
+// datagram describes an Ethernet frame with a UDP datagram. The zero values describe a usual frame.
 type datagram struct {
 	from, to netip.AddrPort
 	payload  []byte

@@ -17,15 +17,15 @@ import (
 // start of the session.
 type peerCount struct {
 	addr netip.AddrPort
-	// sent counts packets to the peer. lastSent is the time of the last one, and unansweredSince that of the first one
-	// after the last packet of the peer.
+	// sent counts packets to the peer. lastSent is the time of the last packet. unansweredSince is the time of the
+	// first packet to the peer after its last packet.
 	sent                      atomic.Uint64
 	lastSent, unansweredSince atomic.Int64
-	// received counts packets of the peer. lastReceived is the time of the last one, and answered is the value of sent
-	// at that time.
+	// received counts packets of the peer. lastReceived is the time of the last packet, and answered is the value of
+	// sent at that time.
 	received, answered atomic.Uint64
 	lastReceived       atomic.Int64
-	// icmp counts ICMP messages, and lastICMP is the time of the last one.
+	// icmp counts ICMP messages, and lastICMP is the time of the last ICMP message.
 	icmp     atomic.Uint64
 	lastICMP atomic.Int64
 }
@@ -50,7 +50,8 @@ func (p *peerCount) addReceived(n uint64, now time.Duration) {
 func (p *peerCount) lastActive() int64 { return max(p.lastSent.Load(), p.lastReceived.Load()) }
 
 // maxUnbound is the number of peers without a channel whose packets a relay counts. The memory of these counters is
-// included in that of a session, and the memory of the counters of channels in that of a channel.
+// included in the memory of a session. The memory of the counters of a channel is included in the memory of the
+// channel.
 const maxUnbound = 8
 
 // unboundInterval is the minimum time between two replacements of the counters of peers without a channel. So a client
@@ -78,9 +79,9 @@ func (u *unbound) find(peer netip.AddrPort) *peerCount {
 	return nil
 }
 
-// get returns the counters of a peer, and adds them if there are none. If there are already maxUnbound, the new ones
-// replace those of the peer that was active the longest time ago. It returns nil if the last replacement was less than
-// unboundInterval ago.
+// get returns the counters of a peer, and adds them if there are none. If there are already maxUnbound, the new
+// counters replace the counters of the peer that was active the longest time ago. It returns nil if the last
+// replacement was less than unboundInterval ago.
 func (u *unbound) get(peer netip.AddrPort, now time.Duration) *peerCount {
 	if p := u.find(peer); p != nil {
 		return p
@@ -109,7 +110,8 @@ func (u *unbound) put(p *peerCount) {
 	u.add(p)
 }
 
-// take removes and returns the counters of a peer that is bound to a channel. If there are none, it returns new ones.
+// take removes and returns the counters of a peer that is bound to a channel. If there are none, it returns new
+// counters.
 func (u *unbound) take(peer netip.AddrPort) *peerCount {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -121,7 +123,7 @@ func (u *unbound) take(peer netip.AddrPort) *peerCount {
 	return p
 }
 
-// add adds counters, and removes the least recently active ones if there are too many. The caller holds mu.
+// add adds counters, and removes the least recently active counters if there are too many. The caller holds mu.
 func (u *unbound) add(p *peerCount) {
 	list := []*peerCount{p}
 	if old := u.counts.Load(); old != nil {

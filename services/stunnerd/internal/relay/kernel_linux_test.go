@@ -150,8 +150,8 @@ func TestPeersSeeTheRelayedAddress(t *testing.T) {
 	}
 }
 
-// For an advertised address that this host does not have, such as that of a NAT, the kernel chooses the source address.
-// It does so for 127.0.0.1 too, from which no other address of the host could be reached.
+// For an advertised address that this host does not have, such as the address of a NAT, the kernel chooses the source
+// address. It does so for 127.0.0.1 too, from which no other address of the host could be reached.
 func TestForeignRelayAddressesAreNotBound(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return

@@ -65,9 +65,9 @@ type transaction [stun.TransactionIDSize]byte
 // address loses nothing.
 //
 // A controlled agent of libwebrtc prefers the address of the latest data, if both are nominated. So a peer that has
-// answered a check but goes on to use the former address also gets a few datagrams of data from the new one.
+// answered a check but goes on to use the former address also gets a few datagrams of data from the new address.
 //
-// If the former socket is lost with its pod, everything is sent from the new one, and checks are sent until the peer
+// If the former socket is lost with its pod, everything is sent from the new socket, and checks are sent until the peer
 // answers.
 type move struct {
 	relay *Relay
@@ -99,8 +99,8 @@ type movingPeer struct {
 	// answered is set when the peer has answered one of the asked transactions. A forged answer requires that its
 	// sender can read the checks.
 	answered atomic.Bool
-	// stayed is how many datagrams of data the peer has sent to the former address after its answer to a check from the
-	// new one.
+	// stayed is the number of datagrams of data that the peer has sent to the former address after its answer to a
+	// check from the new address.
 	stayed atomic.Int32
 	// probe is when the next datagram may be sent from both addresses, as a time.Duration since the start of the
 	// session.
@@ -134,7 +134,7 @@ func (r *Relay) From(former Socket, checks []session.Check) {
 	r.moving.Store(m)
 }
 
-// Move begins to move the peers from the former socket to that of the relay. Later calls do nothing.
+// Move begins to move the peers from the former socket to the socket of the relay. Later calls do nothing.
 func (r *Relay) Move() {
 	if m := r.moving.Load(); m != nil {
 		m.begin.Do(func() { go m.run() })

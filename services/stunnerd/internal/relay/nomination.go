@@ -16,8 +16,8 @@ import (
 )
 
 // nominations keeps the connectivity check of the client to each peer that a move sends again, and remembers which of
-// them were reported to Routes.OnNomination. A connectivity check is a Binding request. One with USE-CANDIDATE
-// nominates (RFC 8445 §7.2.2). The newest one that nominates is kept, as long as its USERNAME is that of the newest
+// them were reported to Routes.OnNomination. A connectivity check is a Binding request. A check with USE-CANDIDATE
+// nominates (RFC 8445 §7.2.2). The newest nominating check is kept, as long as it has the same USERNAME as the newest
 // check to the peer: USERNAME changes when ICE restarts. Some clients nominate only once, when a call begins, and a
 // peer does not change its path for a later check. For a client that never nominates, because its peers do, the newest
 // checks to maxUnnominated peers are kept.
@@ -152,8 +152,8 @@ func (r *Relay) ReportNominations() {
 	}
 }
 
-// add stores a copy of a check, and reports whether the check is new: the first one with its peer, USERNAME and kind. A
-// check is not stored if a more useful check is stored, or if there is no memory for it. The caller must hold mu.
+// add stores a copy of a check, and reports whether the check is new: the first check with its peer, USERNAME and kind.
+// A check is not stored if a more useful check is stored, or if there is no memory for it. The caller must hold mu.
 func (n *nominations) add(fresh check) (isNew bool) {
 	at := slices.IndexFunc(n.checks, func(old check) bool { return old.Peer == fresh.Peer })
 	if at >= 0 && n.checks[at].username == fresh.username && n.checks[at].nominates == fresh.nominates {

@@ -114,8 +114,8 @@ func TestPollerServesManySockets(t *testing.T) {
 	}
 }
 
-// A datagram that arrives while the poller handles another one is received without a further event, at the same socket
-// and at another one.
+// A datagram that arrives while the poller handles another datagram is received without a further event, at the same
+// socket and at another socket.
 func TestDatagramWhileAnotherIsPassedOn(t *testing.T) {
 	network := newKernel(t)
 	peer, _ := newPeer(t)

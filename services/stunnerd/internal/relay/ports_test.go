@@ -192,7 +192,7 @@ func TestPortsUnderConcurrency(t *testing.T) {
 	}
 }
 
-// BenchmarkOpen compares the cost of a port of a range with that of a port of the kernel.
+// BenchmarkOpen compares the cost of a port of a range with the cost of a port that the kernel selects.
 func BenchmarkOpen(b *testing.B) {
 	for name, network := range map[string]Kernel{"kernel": {}, "range": {Ports: NewPorts(portRange(20_000, 59_999))}} {
 		b.Run(name, func(b *testing.B) {

@@ -92,7 +92,7 @@ type Relay struct {
 	unbound   unbound
 }
 
-// named is a view of the routes of the listener that is limited to those that a credential names.
+// named is a view of the routes of the listener, limited to the routes that a credential names.
 type named struct{ whole, view *cluster.View }
 
 // channel is a binding of a number to a peer.

@@ -18,7 +18,7 @@ import (
 
 // ReceiveBatch implements Receiver. It forwards the datagrams of peers that have a channel, drops those of peers that
 // the routes do not allow, and queues all others for decide. Datagrams of a peer whose channel is new are queued while
-// earlier ones wait. A panic ends the session, and not the process.
+// earlier datagrams wait. A panic ends the session, and not the process.
 func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
 	if pass := r.passing.Load(); pass != nil {
 		(*pass)(batch)
@@ -203,8 +203,8 @@ type undecided struct {
 	unfinished atomic.Int32
 }
 
-// The maximum size of the queue, which is that of the receive buffer of a socket. It is enough for the datagrams that
-// peers send until the client has bound a channel.
+// The maximum size of the queue, which equals the size of the receive buffer of a socket. It is enough for the
+// datagrams that peers send until the client has bound a channel.
 const (
 	maxUndecided      = 256
 	maxUndecidedBytes = 256 << 10

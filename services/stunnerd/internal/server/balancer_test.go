@@ -42,8 +42,8 @@ func (b *fixture) dialBehind(client string, port int) (*turn.Client, error) {
 	return c, err
 }
 
-// R-10, T-12: a config sets the prefixes of load balancers without ending a call. Behind them the quota of an address
-// is that of the client, and the sessions have its address.
+// R-10, T-12: a config sets the prefixes of load balancers without ending a call. Behind a load balancer, the quota of
+// an address counts for the address of the client, and sessions show this address.
 func TestQuotaBehindALoadBalancerIsThatOfTheClient(t *testing.T) {
 	b := newFixture(t)
 	direct := b.mustDial("tcp", "ann", "first")

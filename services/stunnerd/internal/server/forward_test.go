@@ -28,8 +28,8 @@ import (
 // transports are the transports of listeners that forward.
 var transports = []string{"udp", "dtls"}
 
-// pods returns two servers that forward to each other. Both have a UDP and a DTLS listener. In a cluster these have the
-// same ports in all pods. The routes lead to the echo peer of the first one, or to peers at some addresses.
+// pods returns two servers that forward to each other. Both have a UDP and a DTLS listener. In a cluster, the listeners
+// have the same ports in all pods. The routes lead to the echo peer of the first server, or to peers at some addresses.
 func pods(t *testing.T, peers ...string) (pods [2]*fixture) {
 	t.Helper()
 	local := func(o *Options) { o.Forward = netip.MustParseAddr("127.0.0.1") }
@@ -80,7 +80,7 @@ func (m *movable) WriteTo(b []byte, _ net.Addr) (int, error) {
 	return m.PacketConn.WriteTo(b, m.to.Load())
 }
 
-// ReadFrom returns datagrams of the pod to which the client sends. It drops those of other pods, as a NAT does.
+// ReadFrom returns datagrams of the pod to which the client sends. It drops datagrams of other pods, as a NAT does.
 func (m *movable) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
 		n, from, err := m.PacketConn.ReadFrom(b)
@@ -449,8 +449,8 @@ func TestForwardingPortsAreNoPeers(t *testing.T) {
 	}
 }
 
-// T-03: TestListenersOfOtherPodsAreNoPeers: no allocation can be nested in one of another pod of the Gateway, in either
-// family. The relays of the other pod are peers: two clients of a Gateway may call each other.
+// T-03: TestListenersOfOtherPodsAreNoPeers: no allocation can be nested in an allocation of another pod of the Gateway,
+// in either family. The relays of the other pod are peers: two clients of a Gateway may call each other.
 func TestListenersOfOtherPodsAreNoPeers(t *testing.T) {
 	b := newFixture(t)
 	b.apply(b.openToAll(func(*config.Listener) {}))

@@ -91,7 +91,8 @@ func (g *generation) retiredAt(l config.Listener) *generation {
 	return nil
 }
 
-// generations yields the generations of all listeners, each listener's earlier ones first. The caller holds mu.
+// generations yields the generations of all listeners. For each listener, the earlier generations come first. The
+// caller holds mu.
 func (s *Server) generations(yield func(*generation) bool) {
 	for _, g := range s.listeners {
 		for _, e := range g.earlier {

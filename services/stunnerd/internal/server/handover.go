@@ -213,8 +213,8 @@ func (s *Server) HandedSockets() int {
 	return all
 }
 
-// handedSockets returns the number of relay sockets of this process that sessions of other pods use, and of those the
-// number of sessions that were handed over by adoptDue.
+// handedSockets returns the number of relay sockets of this process that sessions of other pods use, and how many of
+// these sessions adoptDue has handed over.
 func (s *Server) handedSockets() (all, adopted int) {
 	s.handedOver.mu.Lock()
 	defer s.handedOver.mu.Unlock()

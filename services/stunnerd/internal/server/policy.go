@@ -22,7 +22,7 @@ const maxFormer = 16
 // sessions that were created with the authority can still refresh. An authority is kept once, even if the config
 // alternates between two authorities. If only the realm changes, nothing needs to be kept, because a session stores its
 // realm. A shorter overlap also applies to authorities that were replaced earlier. A longer overlap does not restore
-// removed ones.
+// removed authorities.
 func (s *Server) rememberFormer(next config.Auth) {
 	now, old, authority := time.Now(), s.running.Auth.Authority(), next.Authority()
 	until := now.Add(next.Overlap())

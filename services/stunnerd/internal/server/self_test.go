@@ -50,8 +50,8 @@ func (c *call) nest(server netip.AddrPort) error {
 	return relay.Close()
 }
 
-// T-03: with a route to all addresses, no allocation can be nested in another one through the public address or the
-// address of a Service. These are not addresses of this host. The first half shows that the packets arrive if the
+// T-03: with a route to all addresses, no allocation can be nested in another allocation through the public address or
+// the address of a Service. These are not addresses of this host. The first half shows that the packets arrive if the
 // config does not contain the addresses. Adding the addresses ends no session, only the traffic to them.
 func TestAllocationsDoNotNest(t *testing.T) {
 	if !testnet.Isolated(t) {

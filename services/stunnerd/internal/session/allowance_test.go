@@ -87,8 +87,8 @@ func TestAllowanceIsExact(t *testing.T) {
 	}
 }
 
-// The number of allowances of credentials without a session is bounded. Unused allowances and those of expired
-// credentials are removed first, then those that expire first. Allowances of live sessions stay.
+// The number of allowances of credentials without a session is bounded. Unused allowances and allowances of expired
+// credentials are removed first, then the allowances that expire first. Allowances of live sessions stay.
 func TestAllowancesAreBounded(t *testing.T) {
 	table, now := NewTable(), time.Now()
 	live := withBytes("live", now.Add(time.Minute), 10)

@@ -42,7 +42,7 @@ const leavingShare = 8
 // idleConnections are the connections without a session. Table.mu guards it.
 type idleConnections struct {
 	all *list.List // of *Connection, the oldest first
-	// held is the memory of these connections, and networks the memory of those of each network.
+	// held is the memory of connections without a session, and networks is this memory by network.
 	held     int64
 	networks map[netip.Prefix]int64
 	// leaving is the memory of evicted connections that have not ended yet.
@@ -165,7 +165,7 @@ func (w *idleConnections) remove(c *Connection) {
 	w.leave(c)
 }
 
-// leave subtracts the memory of a connection from that of its network.
+// leave subtracts the memory of a connection from the memory of its network.
 func (w *idleConnections) leave(c *Connection) {
 	if w.networks[c.network] -= c.memory; w.networks[c.network] == 0 {
 		delete(w.networks, c.network)

@@ -16,7 +16,7 @@ type Denied struct {
 	Peer     netip.AddrPort
 	// PortOnly is set if a route allows the IP address of the peer, but not its port.
 	PortOnly bool
-	// Sessions is the number of sessions to which the peer was denied. Failed counts those among them that have
+	// Sessions is the number of sessions to which the peer was denied. Failed counts the sessions among them that have
 	// received nothing from any peer, and have ended or are older than inspection.SetupTime.
 	Sessions, Failed int
 	First, Last      time.Time
@@ -34,9 +34,10 @@ const (
 
 // denials is the list of denied peers, in bounded memory.
 //
-// If the list is full, a new peer replaces one of the user ID that has added the most peers: the one that was denied to
-// the fewest sessions, and of these the one that was denied the longest time ago. So a user that is denied a million
-// peers replaces its own entries, and a peer that is denied to many sessions stays, whichever user was denied it first.
+// If the list is full, a new peer replaces a peer of the user ID that has added the most peers: the peer that was
+// denied to the fewest sessions, and among equal peers the one that was denied the longest time ago. So a user that is
+// denied a million peers replaces its own entries, and a peer that is denied to many sessions stays, whichever user was
+// denied it first.
 type denials struct {
 	mu    sync.Mutex
 	list  map[deniedKey]*denied
@@ -101,7 +102,7 @@ func (s *Session) DenyDatagram(peer netip.AddrPort, portOnly bool, now time.Time
 	}
 }
 
-// add adds an entry, in place of another one if the list is full. The caller holds mu.
+// add adds an entry, in place of another entry if the list is full. The caller holds mu.
 func (d *denials) add(key deniedKey, user string, now time.Time) *denied {
 	if d.list == nil {
 		d.list = map[deniedKey]*denied{}

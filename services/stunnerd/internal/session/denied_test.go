@@ -23,8 +23,8 @@ func peerOf(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), 5000)
 }
 
-// A denied peer has the number of sessions to which it was denied, and the number of failed ones among them. A repeated
-// denial counts once.
+// A denied peer has the number of sessions to which it was denied, and the number of failed sessions among them. A
+// repeated denial counts once.
 func TestDeniedPeersCountSessions(t *testing.T) {
 	table := NewTable()
 	var all []*Session

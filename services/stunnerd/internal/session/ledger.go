@@ -165,7 +165,7 @@ func (t *Table) charge(a *account, k Kind, n int64) {
 	forget(t.networks, network(a.prefix), a.network)
 }
 
-// forget removes a holder that holds nothing, unless another one has replaced it.
+// forget removes a holder that holds nothing, unless another holder has replaced it.
 func forget[K comparable](m map[K]*holder, key K, h *holder) {
 	if h.held == (Amounts{}) && m[key] == h {
 		delete(m, key)

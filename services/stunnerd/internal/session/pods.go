@@ -12,8 +12,8 @@ type User [16]byte
 // counted is what this pod reports to the other pods about a user to which a limit of sessions applies.
 type counted struct {
 	user User
-	// provisional counts the relay ports that other pods do not count for this pod: those of sessions that they have
-	// not admitted, and of sessions that another pod has not ended yet after a handover.
+	// provisional counts the relay ports that other pods do not count for this pod. They belong to sessions that other
+	// pods have not admitted, and to sessions that another pod has not ended yet after a handover.
 	provisional int64
 	// told is the number of relay ports of the last report, or unsure.
 	told int64
@@ -25,7 +25,7 @@ const unsure = -1
 // Admission is what the pods of the Gateway need to admit a session that has a relay port.
 type Admission struct {
 	User User
-	// Ports is the number of relay ports of the user in this process, with that of the session.
+	// Ports is the number of relay ports of the user in this process, including the port of the session.
 	Ports int64
 	// Limit is the number of relay ports that the user may have in all pods.
 	Limit int64

@@ -63,8 +63,8 @@ func PriceOfMore(permissions, channels int) int64 {
 // includedChecks is the number of checks that the price of a session includes.
 const includedChecks = 1
 
-// PriceOfChecks returns the price of the nominating connectivity checks of a session, at most MaxChecks, without those
-// that each session includes.
+// PriceOfChecks returns the price of the nominating connectivity checks of a session, at most MaxChecks, without the
+// checks that each session includes.
 func PriceOfChecks(checks int) int64 {
 	return int64(max(0, min(checks, MaxChecks)-includedChecks)) * PriceCheck
 }

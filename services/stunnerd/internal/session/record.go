@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
-// Limits of a Record. They are those of the gate and the relay, so a Record of a real session never exceeds them.
+// Limits of a Record. The gate and the relay have the same limits, so a Record of a real session never exceeds them.
 const (
 	// MaxPermissions is the largest number of permissions of a Record.
 	MaxPermissions = 256
@@ -54,7 +54,7 @@ type Record struct {
 	Local netip.AddrPort
 	// Source is the binary form of the datagram.Source with which answers are sent from Local. It may be empty.
 	Source []byte
-	// Username, UserID and Realm are those of the Allocate request.
+	// Username, UserID and Realm come from the Allocate request.
 	Username, UserID, Realm string
 	// Relay is the relayed transport address: the advertised IP address, and the port of the relay socket.
 	Relay netip.AddrPort

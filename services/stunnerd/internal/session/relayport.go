@@ -10,7 +10,7 @@ const MaxReserved = 8
 type RelayPort struct {
 	of       *account
 	reserved bool
-	// memory is the memory that is charged with the relay port, including that of the connection.
+	// memory is the memory that is charged with the relay port, including the memory of the connection.
 	memory     int64
 	connection *Connection
 	// provisional reports whether the other pods of the Gateway do not count the relay port here. The mutex of the

@@ -56,7 +56,7 @@ type Client interface {
 	Released()
 }
 
-// Movable is a Client whose datagrams may arrive at another pod than the one that has its session.
+// Movable is a Client whose datagrams may arrive at a pod that does not have its session.
 type Movable interface {
 	// Pass passes a message of a client without a session in this pod to the pod that has it. It reports false if there
 	// is none, or if the message has already been passed on. It does not retain the message.
@@ -190,7 +190,7 @@ func NewTable() *Table {
 }
 
 // SetBounds replaces the bounds. New rates apply to live sessions too. Lower quotas end no session, and only prevent
-// new ones.
+// new sessions.
 func (t *Table) SetBounds(b Bounds) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

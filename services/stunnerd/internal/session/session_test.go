@@ -107,8 +107,8 @@ func TestSourceHasAQuotaToo(t *testing.T) {
 	}
 }
 
-// T-12: the used shares of the quotas are those of the user and the source with the most sessions. A shared source has
-// no quota.
+// T-12: the used shares of the quotas belong to the user and the source with the most sessions. A shared source has no
+// quota.
 func TestUsedSharesOfTheQuotas(t *testing.T) {
 	table := NewTable()
 	assert := func(what string, user, source float64) {

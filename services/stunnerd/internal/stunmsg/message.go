@@ -47,7 +47,7 @@ type Message struct {
 	// Signed reports whether the message has MESSAGE-INTEGRITY. SignedWith checks it.
 	Signed bool
 	// Classic reports whether the message is a request of RFC 3489: it has no magic cookie, and the first 4 bytes of
-	// its transaction ID are in its place. Raw and TransactionID are those of the message with the magic cookie.
+	// its transaction ID are in its place. Raw and TransactionID have the magic cookie.
 	Classic bool
 	// id is the beginning of the transaction ID of a classic message.
 	id [4]byte
@@ -168,8 +168,8 @@ func (m *Message) Peers() (list []netip.AddrPort, ok bool) {
 }
 
 // Address decodes the value of an attribute that holds an XOR'ed transport address (RFC 8489 §14.2). The first byte is
-// ignored. The family is that on the wire: an IPv4-mapped IPv6 address stays IPv6, so that it fails the check of the
-// family and does not reach the route of the IPv4 address.
+// ignored. The family is the family on the wire: an IPv4-mapped IPv6 address stays IPv6, so that it fails the check of
+// the family and does not reach the route of the IPv4 address.
 func (m *Message) Address(value []byte) (netip.AddrPort, bool) {
 	isIPv4 := len(value) == 8 && value[1] == FamilyIPv4
 	isIPv6 := len(value) == 20 && value[1] == FamilyIPv6

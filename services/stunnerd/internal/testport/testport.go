@@ -36,7 +36,7 @@ func Free(t testing.TB) int {
 }
 
 // Range returns the first of n consecutive ports on which no program listens. The first port is even. The ports are
-// above those of Free.
+// above the ports of Free.
 func Range(t testing.TB, n int) int {
 	t.Helper()
 	for range count {

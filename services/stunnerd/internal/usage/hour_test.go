@@ -123,7 +123,7 @@ func TestPeriodOfLastHour(t *testing.T) {
 	}
 }
 
-// A continued session does not count as a new one, and traffic that the previous process has counted does not count
+// A continued session does not count as a new session, and traffic that the previous process has counted does not count
 // again. A session that could not start does not count.
 func TestLastHourOfContinuedSessions(t *testing.T) {
 	b := newFixture(t, Options{Dir: t.TempDir()})

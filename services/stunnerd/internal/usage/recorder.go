@@ -50,7 +50,7 @@ type Options struct {
 	Sessions int
 	// Memory is the memory of sessions in bytes, of which the last hour takes a part; 0 means no limit.
 	Memory int64
-	// HandOver reports whether another process continues the accounts that this one leaves.
+	// HandOver reports whether another process continues the accounts that this process leaves.
 	HandOver bool
 	// Continued are the sessions that this process continues. All other accounts in the folder have ended.
 	Continued []ID
@@ -70,7 +70,7 @@ func (o *Options) maxEnded() int { return max(o.Sessions/2, leastEnded) }
 
 // Status are the numbers of a Recorder.
 type Status struct {
-	// Delivered is the number of delivered records, and Failed that of failed deliveries.
+	// Delivered is the number of delivered records. Failed is the number of failed deliveries.
 	Delivered, Failed uint64
 	// Lost is the number of sessions without a last record, or without any record.
 	Lost uint64
@@ -374,13 +374,13 @@ func (b *Recorder) Status() Status {
 	return s
 }
 
-// Run delivers records until ctx ends. Close delivers those that are left.
+// Run delivers records until ctx ends. Close delivers the remaining records.
 func (b *Recorder) Run(ctx context.Context) {
 	if b == nil {
 		return
 	}
-	// A slow volume or sink must not delay the other one. Run waits for a delivery, which ends with ctx, but not for
-	// the volume.
+	// A slow volume or sink must not delay the other. Run waits for a delivery, which ends with ctx, but not for the
+	// volume.
 	second, due := make(chan struct{}, 1), make(chan struct{}, 1)
 	go func() {
 		for {
@@ -436,7 +436,7 @@ func (b *Recorder) store() {
 	b.mu.Unlock()
 }
 
-// mapWanted maps chunks until there are enough spare ones. The caller has set storing.
+// mapWanted maps chunks until there are enough spare chunks. The caller has set storing.
 func (b *Recorder) mapWanted() error {
 	for {
 		b.mu.Lock()
@@ -571,7 +571,8 @@ func (b *Recorder) deliver(ctx context.Context, all bool) (more bool, err error)
 	return over == batch || len(records) == batch, nil
 }
 
-// due returns the records of a batch, the number of ended accounts that it begins with, and the live ones.
+// due returns the records of a batch. It also returns the number of ended accounts at the beginning of the batch, and
+// the live accounts.
 func (b *Recorder) due(all bool) (records []Record, over int, interim []*Account) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

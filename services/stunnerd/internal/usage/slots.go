@@ -103,7 +103,7 @@ type chunk struct {
 	mapped bool
 	// copied reports whether the file contains a copy of the memory.
 	copied bool
-	// used is the number of slots that are not free, and usedInCopy their number in the copy.
+	// used is the number of slots that are not free. usedInCopy is the number of such slots in the copy.
 	used, usedInCopy int
 }
 
@@ -150,7 +150,7 @@ type slots struct {
 	chunks []chunk
 	// unused are the free slots.
 	unused map[class][]ref
-	// spare are the mapped chunks that are not divided into slots, and missing those without memory.
+	// spare are the mapped chunks that are not divided into slots. missing are the chunks without memory.
 	spare, missing []int
 }
 
@@ -327,7 +327,7 @@ func (m *slots) divide(n, size int) {
 	}
 }
 
-// wanted returns the number of a chunk that must be mapped, if there are too few spare ones.
+// wanted returns the number of a chunk that must be mapped, if there are too few spare chunks.
 func (m *slots) wanted() (n int, ok bool) {
 	if m.file == nil || len(m.spare) >= min(max(len(m.chunks)/8, leastSpare), mostSpare) {
 		return 0, false

@@ -72,7 +72,7 @@ func TestSlowVolumeDelaysNoSession(t *testing.T) {
 	b := newFixture(t, Options{Dir: t.TempDir(), Sessions: 10_000})
 	_, asked, proceed := b.stall()
 	defer proceed()
-	b.begin("ann") // takes a spare chunk, so that another one must be mapped
+	b.begin("ann") // takes a spare chunk, so that another chunk must be mapped
 	stored := make(chan struct{})
 	go func() {
 		defer close(stored)
@@ -154,7 +154,7 @@ func TestCopyOfAnEndedSession(t *testing.T) {
 }
 
 // While the volume is full, only the records after a kill of the process are lost. The log has a line when the volume
-// is full, and one when it has space again.
+// is full, and a line when the volume has space again.
 func TestFullVolume(t *testing.T) {
 	var text strings.Builder
 	b := newFixture(t, Options{Dir: t.TempDir(), HandOver: true, Log: slog.New(slog.NewTextHandler(&text, nil))})

@@ -34,7 +34,7 @@ type ID [16]byte
 // String returns 32 hexadecimal digits.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
-// maxRoutes is the number of routes that an account counts. The last one stands for all routes beyond the others.
+// maxRoutes is the number of routes that an account counts. The last route stands for all further routes.
 const maxRoutes = 5
 
 // Others is the name for all routes that an account does not count by name.
@@ -115,7 +115,7 @@ func (a *Account) Because(reason string) {
 }
 
 // End ends the account. Its last record is due after settleTime, because packets that are being relayed are counted
-// until then. The reason is that of Because, or Unknown.
+// until then. The reason is the reason that Because has set, or Unknown.
 func (a *Account) End() {
 	if a != nil && a.closed.CompareAndSwap(false, true) {
 		a.Because(Unknown)
@@ -124,7 +124,7 @@ func (a *Account) End() {
 }
 
 // Leave ends the account in this process only: with Options.HandOver, the next process that uses the folder continues
-// it. Otherwise it ends, and a process that continues the session begins another one.
+// it. Otherwise the account ends, and a process that continues the session begins another account.
 func (a *Account) Leave() {
 	if a != nil && a.closed.CompareAndSwap(false, true) {
 		a.recorder.leave(a)

@@ -25,7 +25,7 @@ type Sink interface {
 
 // Origin is where records come from.
 type Origin struct {
-	// Instance is the name of the pod or the host, and Version that of the program.
+	// Instance is the name of the pod or the host. Version is the version of the program.
 	Instance, Version string
 }
 
@@ -90,8 +90,8 @@ func (l *lines) reopen() error {
 	return nil
 }
 
-// Deliver implements usage.Sink. It may return while a write to a volume or pipe still blocks. That write continues,
-// and no other one begins before it has ended.
+// Deliver implements usage.Sink. It may return while a write to a volume or pipe still blocks. This write continues,
+// and no other write begins before it has ended.
 func (l *lines) Deliver(ctx context.Context, records []usage.Record) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)

@@ -37,8 +37,8 @@ func sample() []usage.Record {
 	}, {Time: start, Session: strings.Repeat("0b", 16), Part: "00000000000000fe", Listener: "l", Protocol: "TURN-TCP", Start: start}}
 }
 
-// The lines of a file are the JSON form of records. If the file is renamed, a new one is created. An incomplete line is
-// never joined with the next one.
+// The lines of a file are the JSON form of records. If the file is renamed, a new file is created. An incomplete line
+// is never joined with the next line.
 func TestLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "usage.jsonl")
 	s, err := Open(path, os.Getenv, Origin{})
@@ -153,7 +153,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// blocking opens a pipe whose writes block a thread, as those to standard output.
+// blocking opens a pipe whose writes block a thread, as writes to standard output do.
 func blocking(t *testing.T, path string) *os.File {
 	t.Helper()
 	fd, err := syscall.Open(path, syscall.O_WRONLY, 0)

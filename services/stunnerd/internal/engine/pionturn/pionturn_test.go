@@ -188,7 +188,7 @@ func TestRefusalHasACode(t *testing.T) {
 }
 
 // pion/turn measures the age of its nonces by the wall clock. If it refuses a nonce after a jump, the request is
-// repeated with a new one.
+// repeated with a new nonce.
 func TestStaleNonceIsReplaced(t *testing.T) {
 	inFixture(t, func(b *fixture) {
 		for _, request := range []func() error{

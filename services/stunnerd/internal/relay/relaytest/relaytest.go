@@ -25,7 +25,7 @@ const backlog = 256
 type Datagram struct {
 	From, To netip.AddrPort
 	Payload  string
-	// Whole reports that the datagram was sent with the demand not to fragment it.
+	// Whole reports whether the datagram had to be sent without fragmentation.
 	Whole bool
 }
 

@@ -13,11 +13,11 @@ import (
 // inCluster are the flags that the chart sets.
 var inCluster = []string{"--provider=kubernetes", "--discovery-address=:13478", "--health-address=:8086"}
 
-// Pods of existing installations start with the flags and variables of the existing operator. Each one that is ignored
-// causes one warning with its name and without its value. It takes the same number of arguments as there, so that the
-// following flags are parsed.
+// Pods of existing installations start with the flags and variables of the existing operator. Each ignored flag or
+// variable causes one warning with its name and without its value. An ignored flag takes as many arguments as in the
+// existing operator, so that the following flags are parsed.
 func TestContractSettingsOfExistingOperators(t *testing.T) {
-	silent := map[string]string{ // settings that keep their meaning, and an example that the flags above do not override
+	silent := map[string]string{ // settings with the meaning of the existing operator, and a flag that no flag above overrides
 		"zap-log-level": "error", "zap-encoder": "json", "dataplane-mode": "managed",
 		formerPrefix + "DATAPLANE_MODE": "managed", formerPrefix + "ADDRESS": "192.0.2.1",
 		formerPrefix + "CONTROLLER_NAME": "example.org/operator",

@@ -54,7 +54,8 @@ type Result struct {
 	Objects []Object
 	// Statuses are the statuses of the objects in the files.
 	Statuses []Status
-	// Problems are the problems of the files, by file and line: of each document, and those that package lint finds.
+	// Problems are the problems of the files, by file and line: problems of single documents, and problems that package
+	// lint finds.
 	Problems []Problem
 }
 
@@ -67,8 +68,8 @@ func DefaultOptions() Options {
 }
 
 // Files translates the objects in the files, which are YAML by name, as if they were applied to a cluster with the
-// chart. Of the GatewayClass, the GatewayConfig and the Dataplane that the chart installs, those that the files refer to
-// and do not contain are added. The result depends only on the arguments.
+// chart. The GatewayClass, the GatewayConfig and the Dataplane of the chart are added if the files refer to them and do
+// not contain them. The result depends only on the arguments.
 func Files(files map[string][]byte, opt Options) Result {
 	var located []decode.Located
 	var result Result
@@ -145,8 +146,8 @@ type Place = decode.Place
 // Places returns the objects in a YAML file that have a kind.
 func Places(data []byte) []Place { return decode.Places(data) }
 
-// FieldLine returns the line of a field of the object that begins at a line of a YAML file, or that of its nearest
-// parent.
+// FieldLine returns the line of a field of the object that begins at a line of a YAML file. If the field is absent, it
+// returns the line of its nearest parent.
 func FieldLine(data []byte, object int, field string) int {
 	line, _ := decode.FieldLine(data, object, field)
 	return line

@@ -35,7 +35,7 @@ type Service struct {
 	Addressed bool
 	// Class is spec.loadBalancerClass.
 	Class string
-	// Annotations are those of the Service.
+	// Annotations are the annotations of the Service.
 	Annotations map[string]string
 }
 

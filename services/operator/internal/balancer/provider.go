@@ -13,7 +13,7 @@ type Provider struct {
 	Name stunnerv1.LoadBalancerProvider
 	// Title is the name for users, and Subject the subject of sentences about the load balancers.
 	Title, Subject string
-	// Schemes are those of spec.providerID of the nodes.
+	// Schemes are the schemes in spec.providerID of the nodes.
 	Schemes []string
 	// Classes are the values of spec.loadBalancerClass of a Service that the controller serves.
 	Classes []string
@@ -54,8 +54,8 @@ const (
 )
 
 // Find returns the provider of the load balancer of a Service; nil if it is unknown. configured is
-// spec.loadBalancerProvider of the GatewayConfig. schemes are those of spec.providerID of all nodes: if several
-// providers have nodes, none is found by them.
+// spec.loadBalancerProvider of the GatewayConfig. schemes are the schemes in spec.providerID of all nodes. They decide
+// only if one provider has all nodes.
 func Find(configured stunnerv1.LoadBalancerProvider, s Service, schemes []string) (*Provider, How) {
 	if configured != "" {
 		return find(func(p *Provider) bool { return p.Name == configured }), ByConfig

@@ -12,8 +12,8 @@ func BalancerLimit(services []string, balancer, problem, remedy string) Finding 
 }
 
 // BalancerOf adds to the last remedy of condition LoadBalancerLimited where the provider is described. scheme is the
-// beginning of spec.providerID if the provider is that of the nodes, which may not be that of the load balancers;
-// otherwise it is empty.
+// beginning of spec.providerID if the provider was found by the nodes, which may have another provider than the load
+// balancers. Otherwise scheme is empty.
 func BalancerOf(f Finding, provider, scheme string) Finding {
 	note := fmt.Sprintf("provider %s is described in docs/providers.md#%s", provider, provider)
 	if scheme != "" {

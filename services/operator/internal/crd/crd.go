@@ -176,7 +176,7 @@ func blocksRules(e *field.Error) bool {
 }
 
 // errorsPerItem makes the validation error of a list rule such as `self.all(item, …)` more precise, because its path is
-// that of the whole list. Each item is checked as the only item of the list. The error is replaced by one error for
+// the path of the whole list. Each item is checked as the only item of the list. The error is replaced by one error for
 // each item that violates the rule in this way. If there is no such item, the error stays unchanged.
 func (s *Schema) errorsPerItem(object map[string]any, e *field.Error) (errs field.ErrorList) {
 	rules, items := s.listAt(object, e.Field)

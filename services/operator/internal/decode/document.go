@@ -128,8 +128,9 @@ func (doc *document) namespace() string {
 	return namespace
 }
 
-// add adds a finding about the field at a path. The line of the finding is that of the field, or of the nearest parent
-// that exists. The number of findings is limited, because searching the line of each finding visits the whole document.
+// add adds a finding about the field at a path. The line of the finding is the line of the field, or of its nearest
+// parent that exists. The number of findings is limited, because searching the line of each finding visits the whole
+// document.
 func (doc *document) add(severity Severity, path string, found error) {
 	if len(doc.findings) < maxFindings || !doc.hasErrors() {
 		doc.note(severity, doc.root.find(path), path, found)

@@ -34,7 +34,7 @@ func TestFieldLine(t *testing.T) {
 	}
 }
 
-// Every kind is read in the API versions that its CRD serves, and in no other one.
+// Every kind is read in the API versions that its CRD serves, and in no other version.
 func TestServedVersions(t *testing.T) {
 	for apiVersion, kinds := range map[string]map[string]bool{
 		"gateway.networking.k8s.io/v1":       {"GatewayClass": true, "Gateway": true, "ReferenceGrant": true, "UDPRoute": true},

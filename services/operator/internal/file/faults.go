@@ -107,7 +107,7 @@ func errno(err error) error {
 	return err
 }
 
-// pathOf returns the path of an error, or another one if it has none.
+// pathOf returns the path of an error, or the given path if the error has none.
 func pathOf(err error, other string) string {
 	if path := (*fs.PathError)(nil); errors.As(err, &path) {
 		return path.Path

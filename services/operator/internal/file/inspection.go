@@ -25,7 +25,7 @@ func (l *loop) state() inspection.Operator {
 	return state
 }
 
-// inspectedDataplanes implements inspect.Options.Running. A Gateway has one dataplane, whose name is that of the host.
+// inspectedDataplanes implements inspect.Options.Running. A Gateway has one dataplane, which has the name of the host.
 func (l *loop) inspectedDataplanes(gateway string) (map[string]string, error) {
 	state := l.host.Load()
 	if state == nil {

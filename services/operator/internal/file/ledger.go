@@ -163,7 +163,8 @@ func (l *ledger) update(c contents, now time.Time) reading {
 	return s
 }
 
-// inUseFirst compares objects by whether their file is that of the object in use, and then by place.
+// inUseFirst compares objects: an object comes first if its file has the object in use. Other objects are sorted by
+// place.
 func (l *ledger) inUseFirst(a, b decode.Located) int {
 	rank := func(o decode.Located) int {
 		if l.sources[identityOf(o.Object)] == o.File {
@@ -175,7 +176,8 @@ func (l *ledger) inUseFirst(a, b decode.Located) int {
 }
 
 // withoutCopies returns the objects that are not copies of an object in use whose file is invalid at the moment. Each
-// copy becomes a problem. An object that another file has only since then was moved there, and is no copy.
+// copy becomes a problem. If the other file got the object only after its own file became invalid, the object was
+// moved, and is no copy.
 func (l *ledger) withoutCopies(fresh []decode.Located, s *reading) []decode.Located {
 	return slices.DeleteFunc(fresh, func(o decode.Located) bool {
 		id := identityOf(o.Object)

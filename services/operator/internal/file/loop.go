@@ -44,8 +44,8 @@ type loop struct {
 	meters     *meters
 	history    history
 	summary    summary
-	// published are the configs that this process has published. restored are the Gateways whose config in published is
-	// that of the previous run.
+	// published are the configs that this process has published. restored are the Gateways whose config in published
+	// comes from the previous run.
 	published map[types.NamespacedName]config.Config
 	restored  map[types.NamespacedName]bool
 	last      translation     // of the last round; zero before the first
@@ -177,7 +177,7 @@ func (l *loop) work() time.Time {
 		return time.Now().Add(retryDelay)
 	}
 	if l.failed.Swap(nil) != nil {
-		l.refresh() // the report of this round says that the previous one failed
+		l.refresh() // the report of this round mentions the failure of the previous report
 	}
 	l.done.Store(true)
 	if l.summary.next.IsZero() {

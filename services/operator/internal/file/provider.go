@@ -105,8 +105,8 @@ func (p Provider) lastGood() string { return filepath.Join(p.stateDir(), "datapl
 
 // Run runs the file provider until ctx ends. It returns an error if a setting is invalid or an HTTP server fails.
 // Invalid YAML is reported in the output folder only. Without Stunnerd and Watch, Run writes the output folder once and
-// returns, with ErrNotInForce if something would not be in force. It then uses the default objects of an installation in
-// the place of those that are missing, as stunnerctl lint does.
+// returns, with ErrNotInForce if something would not be in force. It then replaces missing objects by the default
+// objects of an installation, as stunnerctl lint does.
 func (p Provider) Run(ctx context.Context) error {
 	if err := p.prepare(); err != nil {
 		return err

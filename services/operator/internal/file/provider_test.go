@@ -79,7 +79,7 @@ func TestProviderRendersOnce_NotInForce(t *testing.T) {
 	}
 }
 
-// Without a Dataplane, the one that the chart installs is taken, and a remark says so.
+// Without a Dataplane, the Dataplane of the chart is used, and a remark says so.
 func TestProviderRendersOnce_SuppliedDataplane(t *testing.T) {
 	s := newSite(t)
 	s.provider.Watch = false

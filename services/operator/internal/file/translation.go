@@ -42,7 +42,8 @@ func (l *loop) contain(t *translation, ref translate.ObjectRef, f func()) bool {
 	return false
 }
 
-// translateGateway translates a Gateway. If the translation panics, the result is that of a Gateway with a problem.
+// translateGateway translates a Gateway. If the translation panics, the result is the result for a Gateway with a
+// problem.
 func (l *loop) translateGateway(t *translation, key types.NamespacedName) translate.Result {
 	ref := gatewayRef(key)
 	opt := t.options
@@ -92,9 +93,9 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 			unclaimed[key.String()] = true
 		}
 	}
-	// A Gateway without a class, one whose translation panics, or one that cannot be read, has no claims, but must keep
-	// its ports. Without dataplanes, the operator binds no port, so a port stays assigned even if another program uses
-	// it.
+	// Some Gateways have no claims, but must keep their ports: a Gateway without a class, a Gateway whose translation
+	// panics, and a Gateway that cannot be read. Without dataplanes, the operator binds no port, so a port stays
+	// assigned even if another program uses it.
 	holds := func(gateway string) bool {
 		return l.Stunnerd == "" && claimed[gateway] || unclaimed[gateway] || l.dataplanes.HoldsPorts(gateway) ||
 			r.isGatewayMissing(gateway)
@@ -183,8 +184,8 @@ func (l *loop) ensureProcess(key types.NamespacedName) {
 	}
 }
 
-// lastPublished returns the config that this process has published for a Gateway, or else that of the previous run, or
-// nil.
+// lastPublished returns the config that this process has published for a Gateway, or else the config of the previous
+// run, or nil.
 func (l *loop) lastPublished(key types.NamespacedName) *config.Config {
 	if c := l.current(key); c != nil {
 		return c

@@ -39,7 +39,7 @@ type orphan struct {
 	pid     int
 	since   time.Time
 	command command
-	// program is the file that the dataplane itself executes, which may differ from that of its supervisor.
+	// program is the file that the dataplane itself executes, which may differ from the file of its supervisor.
 	program os.FileInfo
 }
 

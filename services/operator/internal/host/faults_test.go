@@ -16,8 +16,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/finding"
 )
 
-// A process without a fault has no finding. One that a signal has stopped is named with its id, and one that does not
-// run with the reason and the last error in its log.
+// A process without a fault has no finding. The finding of a process that a signal has stopped names its id. The
+// finding of a process that does not run has the reason and the last error in its log.
 func TestFaultsOfAProcess(t *testing.T) {
 	d := newDataplanes(t, func(*Settings) {})
 	door := types.NamespacedName{Namespace: "calls", Name: "door"}

@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// endpoint is a path below that of a Gateway that pods answer.
+// endpoint is a path below the path of a Gateway that pods answer.
 type endpoint struct {
 	method, path string
 	kind         inspection.Kind
@@ -127,8 +127,8 @@ func (a *API) masked(target string) string {
 	return path + "?" + query.Encode()
 }
 
-// collect asks the pods of a Gateway: those of this replica, and unless c.local is set, those of the other replicas. It
-// then adds the running dataplanes that no replica is connected to.
+// collect asks the pods of a Gateway that are connected to this replica, and unless c.local is set, also the pods that
+// are connected to other replicas. It then adds the running dataplanes that no replica is connected to.
 func (a *API) collect(ctx context.Context, q discovery.Query, c call) inspection.List {
 	var (
 		group sync.WaitGroup
@@ -228,8 +228,8 @@ func merge(all inspection.List, q discovery.Query) inspection.List {
 	}
 }
 
-// commonError returns the error that all pods answered with, such as that of an invalid parameter, or that of a Gateway
-// without pods and without a config.
+// commonError returns the error that all pods answered with, such as an error about an invalid parameter, or an error
+// about a Gateway without pods and without a config.
 func (a *API) commonError(list inspection.List) error {
 	if len(list.Incomplete) > 0 {
 		return nil

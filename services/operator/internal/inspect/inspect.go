@@ -46,7 +46,7 @@ const (
 
 // Bounds of the load that callers can put on a replica.
 const (
-	// maxRequests is the number of requests in progress after authorization, not counting those of other replicas.
+	// maxRequests is the number of requests in progress after authorization, without requests of other replicas.
 	maxRequests = 20
 	// maxPerNamespace is the number of such requests for Gateways of one namespace. Callers with rights in one
 	// namespace can then not use up maxRequests or the memory of the replica.
@@ -110,7 +110,7 @@ type Attributes struct {
 	Verb string
 	// Resource is gateways, or gateways/SUBRESOURCE.
 	Resource string
-	// Namespace and Name are those of the Gateway; both are empty for all Gateways.
+	// Namespace and Name identify the Gateway. Both are empty for all Gateways.
 	Namespace, Name string
 }
 
@@ -256,7 +256,7 @@ func (a *API) admit(
 			"%d requests of this caller are in progress: wait until one of them has ended", limit)
 	}
 	defer a.callers.leave(caller)
-	if !c.local { // before the slot of all namespaces, so that requests that wait for one namespace take none of those slots
+	if !c.local { // before the slot of all namespaces, so that requests that wait for one namespace take no slot of all namespaces
 		if !a.namespaces.enter(r.Context(), c.namespace, maxPerNamespace) {
 			return errorf(http.StatusTooManyRequests,
 				"%d inspection requests for namespace %q are in progress: try again later", maxPerNamespace, c.namespace)

@@ -251,8 +251,8 @@ func TestOperatorShowsItsState(t *testing.T) {
 	}
 }
 
-// The state of all auth services is in one answer, also of those of other replicas. It needs the right to list all
-// Gateways, and no auth service is no error.
+// The state of all auth services is in one answer, also the state of auth services at other replicas. The request needs
+// the right to list all Gateways. An answer without an auth service is no error.
 func TestAuthServicesShowTheirState(t *testing.T) {
 	other := startReplica(t, nil, ok("b", `{"granted":2}`))
 	own := &pods{answers: []discovery.Answer{ok("a", `{"granted":1}`)}}

@@ -287,8 +287,8 @@ func unsigned(token string) string {
 	return text
 }
 
-// Keys are fetched once for all clients, again for an unknown key, and rarely for invalid tokens. If they cannot be
-// fetched the old ones are used for an hour.
+// Keys are fetched once for all clients, again for an unknown key, and rarely for invalid tokens. If the keys cannot be
+// fetched, the old keys are used for an hour.
 func TestKeysAreFetchedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second := newSigner(t, "first"), newSigner(t, "second")

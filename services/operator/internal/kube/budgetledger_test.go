@@ -83,10 +83,10 @@ func (w *ledgerFixture) change(random *rand.Rand, most int, namespaces ...string
 	w.settle()
 }
 
-// For random Gateways that are created, changed and deleted, with routes of random namespaces: after all affected
-// Gateways are translated no namespace exceeds its budget and the sum does not exceed the total, this takes a bounded
-// number of translations, and a namespace that wants at most an equal share gets it. A namespace whose budget is not
-// used up has no route that waits for it.
+// For random Gateways that are created, changed and deleted, with routes of random namespaces: when all affected
+// Gateways are translated, no namespace exceeds its budget, and the sum does not exceed the total. This takes a bounded
+// number of translations. A namespace that wants at most an equal share gets it. A namespace whose budget is not used
+// up has no route that waits for it.
 func TestLedger(t *testing.T) {
 	const perNamespace, total = 100_000, maxGatewayDemand + 20_000
 	for seed := range uint64(300) {

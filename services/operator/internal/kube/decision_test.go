@@ -15,8 +15,8 @@ import (
 // The loop acts on the decision of the translation alone: for every cause it publishes, keeps or withdraws the config,
 // and desires the objects and the status, as the decision says. Package file has the same table for its folder.
 func TestTheLoopActsOnTheDecision(t *testing.T) {
-	// effects are the effects of a decision on a Gateway with a published config, and on one that an earlier operator
-	// process has served.
+	// effects are the effects of a decision: on a Gateway with a published config, and on a Gateway that an earlier
+	// operator process has served.
 	type effects struct {
 		published, restartPublished bool
 		objects, restartObjects     bool // objects are desired, or an absence of objects in the case of handedOver

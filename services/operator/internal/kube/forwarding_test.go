@@ -139,7 +139,7 @@ func (r *forwardingReplicas) want(step, want string) {
 	}
 }
 
-// All replicas publish the same pods: those that have reported an address that is theirs, to any replica.
+// All replicas publish the same pods: those that have reported an address of their own to any replica.
 func TestAllReplicasPublishTheSamePeers(t *testing.T) {
 	inForwardingReplicas(t, func(r *forwardingReplicas) {
 		r.pod("edge", "a", "10.0.0.1", "fd00::1")

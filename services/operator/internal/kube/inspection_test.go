@@ -35,7 +35,7 @@ type people struct {
 	readers *asked
 	// users are the users by token for the API server.
 	users map[string]authenticationv1.UserInfo
-	// away is the error of all reviews, denied that of SubjectAccessReviews.
+	// away is the error of all reviews. denied is the error of SubjectAccessReviews only.
 	away, denied    error
 	tokens, rights  atomic.Int64
 	mu              sync.Mutex

@@ -96,7 +96,7 @@ func (i *installations) identify(ctx context.Context) {
 	}
 }
 
-// run compares this installation with those that GatewayClasses name, until ctx ends.
+// run compares this installation with the installations that GatewayClasses name, until ctx ends.
 func (i *installations) run(ctx context.Context, t *task) {
 	ticker := time.NewTicker(leaseInterval)
 	defer ticker.Stop()
@@ -201,8 +201,8 @@ func (i *installations) lease(ctx context.Context, namespace string) (*coordinat
 
 // arbitration is the result of comparing this installation with others.
 type arbitration struct {
-	// older is the installation that pauses this one. younger is one that is paused because of this one. They are zero
-	// if there is none.
+	// older is the installation that pauses this installation. younger is an installation that is paused because of
+	// this installation. They are zero if there is no such installation.
 	older, younger resource.Installation
 	// settled means that all GatewayClasses name the installation that manages them.
 	settled bool

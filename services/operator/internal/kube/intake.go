@@ -188,7 +188,7 @@ func (i *intake) remove(o resource.Object) {
 	if u, ok := a.unread[id]; ok && u.object.GetUID() == o.GetUID() {
 		delete(a.unread, id)
 	}
-	if c, ok := a.counted[id]; ok && c.uid == o.GetUID() { // another one of the same name may have been counted already
+	if c, ok := a.counted[id]; ok && c.uid == o.GetUID() { // another object of the same name may have been counted already
 		delete(a.counted, id)
 		i.add(a, -c.price)
 	}
@@ -315,8 +315,8 @@ func withoutContent(o resource.Object, reason string) resource.Object {
 	return stub
 }
 
-// lastRead returns an object for the view in place of one that was not read: the version that was read last, with the
-// metadata and status of the current one. before is the object in the view, or nil.
+// lastRead returns an object for the view in place of an object that was not read: the version that was read last, with
+// the metadata and status of the current version. before is the object in the view, or nil.
 func lastRead(before, stub resource.Object) resource.Object {
 	if before == nil || resource.Empty(before) != "" {
 		return stub

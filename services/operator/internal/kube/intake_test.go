@@ -38,7 +38,7 @@ func readKinds() (all []resource.Object) {
 	return all
 }
 
-// objectWith returns an object of the kind of another one.
+// objectWith returns an object of the same kind as a given object.
 func objectWith(like resource.Object, namespace, name string, labels map[string]string) resource.Object {
 	o := reflect.New(reflect.TypeOf(like).Elem()).Interface().(resource.Object)
 	o.SetNamespace(namespace)
@@ -104,7 +104,8 @@ func TestClusterScopedObjectsTakeAtMostOneShare(t *testing.T) {
 	}
 }
 
-// What was read before stays in force when the new version has no room, and it is read as soon as there is room.
+// What was read before stays in force when the new version has no room. The new version is read as soon as there is
+// room.
 func TestUnreadVersionLeavesThePreviousOneInForce(t *testing.T) {
 	in := newIntake(4<<20, slog.New(slog.DiscardHandler))
 	route := func(version string, labels int) *stunnerv1.UDPRoute {
@@ -184,7 +185,7 @@ func TestUserCannotMarkObjectsAsUnread(t *testing.T) {
 	}
 }
 
-// The size of an object is at least that of its texts.
+// The size of an object is at least the size of its texts.
 func TestSizeCoversAllTexts(t *testing.T) {
 	text := strings.Repeat("x", 1000)
 	for name, o := range map[string]any{

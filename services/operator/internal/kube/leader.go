@@ -25,10 +25,10 @@ import (
 )
 
 const (
-	// leaseDuration, renewDeadline and retryPeriod are lower than the default values of Kubernetes components: after the
-	// node of a leader has failed, new Gateways wait for the rest of its leaseDuration. A leader that stops releases the
-	// lease, and one whose process has ended is detected earlier, see candidate. With a leaseDuration of 5 s, a leader
-	// lost it while the API server was busy.
+	// leaseDuration, renewDeadline and retryPeriod are lower than the default values of Kubernetes components: after
+	// the node of a leader has failed, new Gateways wait for the rest of its leaseDuration. A leader that stops
+	// releases the lease. A leader whose process has ended is detected earlier, see candidate. With a leaseDuration of
+	// 5 s, a leader lost it while the API server was busy.
 	leaseDuration = 10 * time.Second
 	renewDeadline = 8 * time.Second
 	retryPeriod   = 500 * time.Millisecond
@@ -133,8 +133,8 @@ func setLeaseMetadata(
 	})
 }
 
-// leaderAddress returns the address HOST:PORT at which other replicas reach config discovery of this one. It returns ""
-// if the address is unknown.
+// leaderAddress returns the address HOST:PORT at which other replicas reach config discovery of this replica. It
+// returns "" if the address is unknown.
 func (s Settings) leaderAddress() string {
 	host, port, err := net.SplitHostPort(s.DiscoveryAddress)
 	if host = cmp.Or(s.Address, host); err != nil || host == "" {
@@ -200,8 +200,9 @@ type candidate struct {
 	holder string
 }
 
-// Update implements resourcelock.Interface. It refuses to release the lease of another process. The elector releases the
-// lease that it reads then if this process was the leader when it was suspended, although another one holds it since.
+// Update implements resourcelock.Interface. It refuses to release the lease of another process. After a suspension of
+// the process, the elector releases the lease that it reads if this process was the leader before, although another
+// process may hold the lease now.
 func (c *candidate) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	if r.HolderIdentity == "" && c.holder != c.Identity() {
 		return fmt.Errorf("release the lease: %s holds it", c.holder)

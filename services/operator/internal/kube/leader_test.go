@@ -115,7 +115,7 @@ func TestALeaseIsReleasedByItsHolderOnly(t *testing.T) {
 	}
 }
 
-// The address in the Lease is one that another replica reaches.
+// The Lease has an address that another replica reaches.
 func TestLeaderAddress(t *testing.T) {
 	for _, c := range []struct{ pod, discovery, want string }{
 		{"10.0.0.7", "0.0.0.0:13478", "10.0.0.7:13478"},

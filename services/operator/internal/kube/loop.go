@@ -243,7 +243,7 @@ func (l *loop) observeTranslated(
 	return changed
 }
 
-// isNewer reports whether an object in the view, which may be nil, is a newer version than another one.
+// isNewer reports whether an object is a newer version than the object in the view, which may be nil.
 func isNewer(inView, o resource.Object) bool {
 	if inView == nil || resource.Unread(inView) != "" {
 		return false
@@ -394,8 +394,8 @@ func (l *loop) translated(
 	return out, ok
 }
 
-// keepPublished keeps the config of a Gateway that cannot be translated. After a restart it is that of the standby
-// Secret, which is restored unless it was already. It returns false while this Secret is being fetched.
+// keepPublished keeps the config of a Gateway that cannot be translated. After a restart, the config is restored from
+// the standby Secret, unless it was restored before. It returns false while this Secret is being fetched.
 func (l *loop) keepPublished(ref translate.ObjectRef, restored *config.Config) (complete bool) {
 	key := ref.NamespacedName
 	if ref.Kind != translate.KindGateway || l.view.Gateway(key) == nil {
@@ -497,8 +497,8 @@ func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result) {
 }
 
 // serve publishes or withdraws the config of a Gateway according to the decision of the translation. restored is the
-// config that an earlier operator process published, or nil. handedOver is true if the GatewayClass of a served Gateway
-// was changed to that of another controller.
+// config that an earlier operator process published, or nil. handedOver is true if a served Gateway was changed to the
+// GatewayClass of another controller.
 func (l *loop) serve(key types.NamespacedName, r *translate.Result, restored *config.Config) (handedOver bool) {
 	if r.Decision.Ours() || restored != nil {
 		l.rollouts.forwarding.setGateway(key, l.view.Gateway(key).UID)

@@ -22,7 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// plainEndpoints is the number of endpoints of a Gateway of newPlainLoop, and plainGateways that of the Gateways of a
+// plainEndpoints is the number of endpoints of a Gateway of newPlainLoop. plainGateways is the number of Gateways of a
 // namespace.
 const plainEndpoints, plainGateways = 50, 50
 
@@ -117,8 +117,8 @@ func newPlainLoop(b *testing.B, gateways int) *loop {
 }
 
 // BenchmarkGateways measures a process with many Gateways of 50 endpoints each: the CPU time to publish all of them, a
-// change of one endpoint until the config is published, and the memory. The memory does not include that of connections
-// and of the cache of generated objects.
+// change of one endpoint until the config is published, and the memory. The memory does not include connections and the
+// cache of generated objects.
 func BenchmarkGateways(b *testing.B) {
 	live := func() uint64 {
 		var m goruntime.MemStats

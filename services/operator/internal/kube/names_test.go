@@ -79,8 +79,8 @@ func TestObjectsAreDistinguishedByKind(t *testing.T) {
 	}
 }
 
-// Of two UDPRoutes with one name the one of stunner.l7mp.io is used with its port range, and the other one reports that
-// in its status, whatever the order in which the watches deliver them.
+// Of two UDPRoutes with one name, the UDPRoute of stunner.l7mp.io is used with its port range. The status of the other
+// UDPRoute reports that. The order in which the watches deliver them has no effect.
 func TestTwoRoutesOfOneNameAtEveryStart(t *testing.T) {
 	const starts = 100
 	right := 0

@@ -83,8 +83,8 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 	}
 }
 
-// If a workload is rejected because of the capabilities of in-kernel forwarding, it is applied without them, and later
-// tried again with them. A live workload with the capabilities does not change.
+// If a workload is rejected because of the capabilities of in-kernel forwarding, it is applied without the
+// capabilities, and later tried again with the capabilities. A live workload with the capabilities does not change.
 func TestAWorkloadDoesWithoutRefusedCapabilities(t *testing.T) {
 	e := newEdge(t)
 	const words = "set workloadPolicy.offload"

@@ -69,8 +69,8 @@ func TestRunningPodsHaveAReasonToBeSilent(t *testing.T) {
 	}
 }
 
-// The streams of a pod are authorized again when the pod is another one, belongs to another Gateway, or is deleted, and
-// when its node reports its first address.
+// The streams of a pod are authorized again when another pod has its name, when it belongs to another Gateway, when it
+// is deleted, and when its node reports its first address.
 func TestChangedPodsAreAuthorizedAgain(t *testing.T) {
 	changed := 0
 	h := podHandler(func(*corev1.Pod) { changed++ })

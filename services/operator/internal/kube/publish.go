@@ -33,8 +33,8 @@ type publisher struct {
 	// missing are the Gateways that an earlier operator process served and for which this process has not published a
 	// config.
 	missing map[types.NamespacedName]struct{}
-	// unpublished are the ids of the Gateways without a published config: missing, and those whose first config has a
-	// problem.
+	// unpublished are the ids of the Gateways without a published config: the missing ones, and the Gateways whose
+	// first config has a problem.
 	unpublished map[string]struct{}
 }
 

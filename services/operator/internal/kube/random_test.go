@@ -22,8 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// An operator that starts over the objects written by a previous one writes nothing, for random valid and invalid
-// inputs.
+// An operator that starts over the objects of a previous operator writes nothing, for random valid and invalid inputs.
 func TestSecondOperatorWritesNothing(t *testing.T) {
 	const snapshots, seed = 50, 20
 	s, err := newScheme()

@@ -152,8 +152,8 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 	})
 }
 
-// A single translation that took long, because the process was suspended, does not limit the rate; neither do short
-// ones.
+// A single translation that took long, because the process was suspended, does not limit the rate. Short translations
+// do not limit it either.
 func TestOneSlowTranslationIsNotRateLimited(t *testing.T) {
 	u, now := translate.ObjectRef{Kind: translate.KindGateway}, time.Unix(1_000, 0)
 	for _, c := range []struct {

@@ -38,8 +38,8 @@ func (r *rejections) note(o resource.Object, err error) {
 }
 
 // keepUnknown returns r with some rejections replaced by those in before: if a write or a deletion failed for another
-// reason, it is unknown whether the object is still rejected. deleteErr is the error of the deletions, failed that of
-// all requests.
+// reason, it is unknown whether the object is still rejected. deleteErr is the error of the deletions, and failed is
+// the error of all requests.
 func (r rejections) keepUnknown(before rejections, deleteErr, failed error) rejections {
 	return rejections{
 		serving:     r.serving.keepUnknown(before.serving, deleteErr),

@@ -149,7 +149,7 @@ func (f *rollouts) update(gateway types.NamespacedName, now time.Time) {
 	if r == nil {
 		return
 	}
-	// A dataplane that rejects a config keeps its last one, and takes sessions.
+	// A dataplane that rejects a config keeps its last config, and accepts sessions.
 	f.setIdle(gateway, !slices.ContainsFunc(latest, func(report discovery.Report) bool { return !report.Draining }))
 	state := r.evaluate(latest, now)
 	if r.pending = state != r.state; !r.pending || now.Sub(r.sent) < minReportInterval {

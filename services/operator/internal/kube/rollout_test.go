@@ -269,8 +269,8 @@ func idleOf(t *testing.T, server *discovery.Server) []string {
 	return idle
 }
 
-// The auth service learns which Gateways have no dataplane that could take a session: none has reported, or all are
-// draining. A dataplane that rejects a config keeps its last one, and counts.
+// The auth service learns which Gateways have no dataplane that could accept a session: no dataplane has reported, or
+// all dataplanes are draining. A dataplane that rejects a config keeps its last config, and counts.
 func TestGatewaysWithoutDataplaneAreReported(t *testing.T) {
 	server := discovery.NewServer(discovery.ServerOptions{})
 	store := reports.New(slog.New(slog.DiscardHandler))

@@ -88,7 +88,8 @@ func setsReplicas(m metav1.ManagedFieldsEntry) bool {
 	return m.FieldsV1 != nil && json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) == nil && fields.Spec.Replicas != nil
 }
 
-// trimmedScaleEntry returns the managed fields that withReplicas needs: the entry of scaleEntry with only that field.
+// trimmedScaleEntry returns the managed fields that withReplicas needs: the entry of scaleEntry, reduced to
+// spec.replicas.
 func trimmedScaleEntry(managed []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	m := scaleEntry(managed)
 	if m == nil {

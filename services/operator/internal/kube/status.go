@@ -81,7 +81,7 @@ func emptyObject(ref translate.ObjectRef) client.Object {
 // setStatus sets the status of an object. It returns the previous status, and whether the status has changed.
 func setStatus(o client.Object, status any) (before any, changed bool) {
 	field := reflect.ValueOf(o).Elem().FieldByName("Status")
-	if _, route := status.(gwapiv1.RouteStatus); route { // the status types of routes embed this one
+	if _, route := status.(gwapiv1.RouteStatus); route { // the status types of routes embed gwapiv1.RouteStatus
 		field = field.FieldByName("RouteStatus")
 	}
 	before = field.Interface()

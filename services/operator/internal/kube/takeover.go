@@ -23,8 +23,8 @@ import (
 // of the existing STUNner. It recognizes these objects because they lack appliedAnnotation:
 //
 //   - Before the first apply, takeFields makes fieldManager the owner of the fields that the former operator set.
-//     Otherwise the API server would keep those that this operator does not set, and would combine them with the fields
-//     that it does set.
+//     Otherwise the API server would keep the fields that this operator does not set, and would combine them
+//     with the fields that this operator sets.
 //   - A workload is not applied before the Gateway permits it, see translate.Result.TakeOver, because the new pod
 //     template replaces all pods. Until then, waitingWorkload returns the workload.
 
@@ -64,9 +64,9 @@ func takeFields(ctx context.Context, direct client.Client, o resource.Object) (t
 // formerManager is the field manager of the operator of the existing STUNner.
 const formerManager = "manager"
 
-// isFormer reports whether an entry of the managed fields belongs to a former operator: it is that of formerManager, or
-// it contains the label OwnedByLabel. Only an operator that writes whole generated objects owns this label; a user or
-// tool that changes single fields does not.
+// isFormer reports whether an entry of the managed fields belongs to a former operator: its manager is formerManager,
+// or it contains the label OwnedByLabel. Only an operator that writes whole generated objects owns this label; a user
+// or tool that changes single fields does not.
 func isFormer(m metav1.ManagedFieldsEntry) bool {
 	if m.Operation != metav1.ManagedFieldsOperationUpdate || m.Subresource != "" {
 		return false

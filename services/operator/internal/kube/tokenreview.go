@@ -37,7 +37,7 @@ const (
 
 // tokenReviews makes TokenReview requests to the API server. Concurrent and repeated requests for one token share a
 // result. Requests are made in order of arrival. Two kinds of requests have low priority and are made after all others:
-// those for clients at an IP address that sent an invalid token, and those that check open streams again.
+// requests for clients at an IP address that sent an invalid token, and requests that check open streams again.
 type tokenReviews struct {
 	review func(ctx context.Context, token string) (authenticationv1.TokenReviewStatus, error)
 

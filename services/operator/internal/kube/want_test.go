@@ -97,8 +97,8 @@ func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 	})
 }
 
-// Without a new config the objects of a Gateway stay desired, so that deleted ones are recreated. They are not desired
-// for another Gateway with the same name.
+// Without a new config, the objects of a Gateway stay desired, so that deleted objects are recreated. They are not
+// desired for another Gateway with the same name.
 func TestWantKeepsTheObjectsOfAHeldGateway(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 	unit := translate.ObjectRef{

@@ -179,8 +179,8 @@ func BenchmarkWideChange(b *testing.B) {
 	}
 }
 
-// A changed endpoint among 10,000, or among those of 1,000 routes, allocates a fraction of a translation of
-// everything, and yields the same config.
+// A change of one endpoint allocates a fraction of a translation of everything, and yields the same config. The Gateway
+// has one route or 1,000 routes, with up to 10,000 endpoints in all.
 func TestAChangedEndpointOfAWideGatewayCostsItsRoute(t *testing.T) {
 	for _, shape := range wideGateways[:3] {
 		cost := func(whole bool) (float64, string) {

@@ -142,8 +142,8 @@ func TestWritesOfNamespacesTakeTurns(t *testing.T) {
 	}
 }
 
-// Writes that take long, such as those of statuses that the API server does not answer in time, keep only some of the
-// workers busy: a write of another namespace begins at once, and all are written in the end.
+// Writes that take long keep only some of the workers busy, for example statuses that the API server does not answer in
+// time. A write of another namespace begins at once, and all objects are written in the end.
 func TestSlowWritesOfANamespaceDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queue := newFairWrites()

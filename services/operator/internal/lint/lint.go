@@ -111,7 +111,7 @@ func Compare(a, b decode.Problem) int {
 type checker struct {
 	Input
 	view *resource.View
-	// located are the objects of the files. others are those of kinds that the operator does not read.
+	// located are the objects of the files. others are objects of kinds that the operator does not read.
 	located map[identity]decode.Located
 	others  []decode.Located
 	found   []decode.Problem

@@ -16,8 +16,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// chart are the objects that the chart installs by default, and those of the overlay openova. A test compares them with
-// kustomize/components/defaults.
+// chart are the objects that the chart installs by default, and the objects of the overlay openova. A test compares
+// them with kustomize/components/defaults.
 const chart = `apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
 metadata:

@@ -32,7 +32,7 @@ func TestAutoscalingIsOffByDefault(t *testing.T) {
 	}
 }
 
-// The manifests for users are the same as those of the operator.
+// The documented manifests for users equal the objects that the operator generates.
 func TestManifestsForUsersEqualThoseOfTheOperator(t *testing.T) {
 	door := owner
 	door.Namespace, door.Name = "stunner-system", "front-door"

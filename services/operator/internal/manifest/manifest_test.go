@@ -278,9 +278,10 @@ func TestAConfigThatDoesNotFitIsShownInPart(t *testing.T) {
 	}
 }
 
-// Two pods in the host network of one node need the same ports: the scheduler keeps the pods of a Gateway on different
-// nodes, no update starts a pod before another has ended, and the pod that ends leaves its calls to the next one. With
-// autoscaling, pods of a Deployment end without a next one. A pod with a network of its own waits for its calls.
+// Two pods in the host network of one node need the same ports: the scheduler keeps the pods of a Gateway on
+// different nodes, no update starts a pod before another has ended, and the pod that ends leaves its calls to the next
+// one. With autoscaling, pods of a Deployment end without a successor. A pod with a network of its own waits for its
+// calls.
 func TestPodsThatShareTheHostAreReplacedInPlace(t *testing.T) {
 	own := corev1.PodAffinityTerm{TopologyKey: "topology.kubernetes.io/zone"}
 	for _, kind := range []stunnerv1.DataplaneResource{"", stunnerv1.ResourceDeployment, stunnerv1.ResourceDaemonSet} {

@@ -41,7 +41,8 @@ const ContainerName = "stunner-daemon"
 const (
 	stateVolume = "state"
 	stateDir    = "/var/lib/stunner"
-	// minStateSize is the least size limit of the volume. maxStateSize is that of a pod without a memory limit.
+	// minStateSize is the least size limit of the volume. maxStateSize is the size limit for a pod without a memory
+	// limit.
 	minStateSize = 16 << 20
 	maxStateSize = 1 << 30
 	// stateShare is the part of the memory limit that the volume may use. A dataplane admits one session for each 64 KiB
@@ -275,8 +276,8 @@ func pullPolicy(image string) corev1.PullPolicy {
 	return corev1.PullIfNotPresent
 }
 
-// orConfined returns the security context of a Dataplane, or the default of the operator if it sets nothing. Values of
-// the existing system's chart set empty ones.
+// orConfined returns the security context of a Dataplane. If the Dataplane sets no field of it, orConfined returns the
+// default of the operator. Values of the existing system's chart set empty security contexts.
 func orConfined[T any](of, confined *T) *T {
 	if of == nil || reflect.ValueOf(*of).IsZero() {
 		return confined

@@ -94,8 +94,8 @@ func pairProblem(chain, key []byte) string {
 	return "tls.crt and tls.key cannot be read, or do not belong together: write the private key of the first certificate"
 }
 
-// isEncrypted reports whether a private key has a passphrase: a block of PKCS #8 (RFC 5958), or one with the header of
-// RFC 1421 that OpenSSL writes.
+// isEncrypted reports whether a private key has a passphrase. It is then a block of PKCS #8 (RFC 5958), or a block with
+// the header of RFC 1421, which OpenSSL writes.
 func isEncrypted(key []byte) bool {
 	for block, rest := pem.Decode(key); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type == "ENCRYPTED PRIVATE KEY" || strings.Contains(block.Headers["Proc-Type"], "ENCRYPTED") {
@@ -122,9 +122,10 @@ func matchesLater(chain, key []byte) bool {
 	return false
 }
 
-// chainProblem describes why clients may reject a certificate: TLS requires that each certificate is followed by that of
-// its issuer, and only the root may be missing (RFC 8446 §4.4.2). authorities are the certificates that clients trust
-// according to the Secret, which cert-manager writes. A certificate whose issuer signed itself needs no other one.
+// chainProblem describes why clients may reject a certificate: TLS requires that each certificate is followed by the
+// certificate of its issuer, and only the root may be missing (RFC 8446 §4.4.2). authorities are the certificates that
+// clients trust according to the Secret, which cert-manager writes. A certificate whose issuer signed itself needs no
+// other one.
 func chainProblem(pair tls.Certificate, authorities []byte) string {
 	var chain []*x509.Certificate
 	for _, der := range pair.Certificate {

@@ -5,8 +5,8 @@ import "k8s.io/apimachinery/pkg/types"
 // Host is the host on which the file provider runs dataplanes. In a cluster, Services provide the public address of a
 // Gateway; without a cluster, Host does.
 type Host struct {
-	// Addresses are the public addresses of all listeners, at most one of each family. Relay sockets have the first one,
-	// or that of the family that a client requests.
+	// Addresses are the public addresses of all listeners, at most one of each family. Relay sockets have the address
+	// of the family that a client requests, or else the first address.
 	Addresses []string
 	// Ports are the ports on which listeners receive packets of clients. They are also the public ports of the
 	// listeners.

@@ -148,7 +148,7 @@ type claimant[T any] struct {
 	dominantShare float64
 }
 
-// denies reports whether a claim with a cost exceeds the limit of the namespace, or that of all.
+// denies reports whether a claim with a cost exceeds the limit of the namespace, or the limit of all namespaces.
 func (p *claimant[T]) denies(c Claim[T], cost, limit, all Load) (Denied[T], bool) {
 	if kind, over := p.used.Plus(cost).Over(p.own); over {
 		return Denied[T]{c.Of, kind, cost[kind], p.own[kind] < limit[kind]}, true

@@ -28,8 +28,8 @@ type announced struct {
 
 func (a announced) known() bool { return len(a.hosts) > 0 }
 
-// maxAnnounced is the maximum number of public addresses of a listener. It is that of status.addresses in the Gateway
-// API.
+// maxAnnounced is the maximum number of public addresses of a listener. The Gateway API has the same limit for
+// status.addresses.
 const maxAnnounced = maxAddresses
 
 // announce sets the public endpoints of each accepted listener. They come from the first of endpointSources that has

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// K-09: an invalid map of ports, or one with a port out of range, is an error.
+// K-09: an invalid map of ports, or a map with a port out of range, is an error.
 func TestParsePorts(t *testing.T) {
 	for text, want := range map[string]map[string]int32{
 		"":                       {},

@@ -242,8 +242,8 @@ type secretSource struct {
 // a ReferenceGrant, the finding must not reveal whether the Secret exists.
 var sourceRules = rules[secretSource]{secretSource.isSecret, secretSource.isGranted, secretSource.exists}
 
-// isSecret checks that group and kind of a reference are those of a Secret. It also accepts group "v1", because users
-// copy it from the apiVersion of a Secret.
+// isSecret checks that group and kind of a reference identify a Secret. It also accepts group "v1", because users copy
+// it from the apiVersion of a Secret.
 func (s secretSource) isSecret() condition.Finding {
 	if (s.group != "" && s.group != "v1") || cmp.Or(s.kind, "Secret") != "Secret" {
 		return condition.SecretKind(s.where, s.group, s.kind)

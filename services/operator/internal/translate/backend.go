@@ -47,7 +47,7 @@ func newBackendPolicy(v *resource.View, p parameters, opt Options, guards cluste
 	return b
 }
 
-// backendsOf returns the valid backends of a route, and the findings about the invalid ones. It does not read
+// backendsOf returns the valid backends of a route, and the findings about the invalid backends. It does not read
 // EndpointSlices: the status of the route would then depend on them, and each change of a pod would cause a new
 // translation of the route.
 func (p backendPolicy) backendsOf(r *resource.Route) (backends []backend, found []condition.Finding) {

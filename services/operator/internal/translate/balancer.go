@@ -63,7 +63,7 @@ func (d draft) endsTLS(listener string) bool {
 		d.view.Host() == nil && slices.Contains(d.annotations.tlsAtAWS, listener)
 }
 
-// tlsNotes warns about names in the annotation of the Gateway that are not those of TURN-TCP listeners.
+// tlsNotes warns about names in the annotation of the Gateway that no TURN-TCP listener has.
 func (d draft) tlsNotes() (notes []condition.Finding) {
 	names, _ := listOf(d.gateway.Annotations[annotationTLSAtBalancer])
 	unknown := slices.DeleteFunc(names, func(name string) bool {

@@ -33,7 +33,7 @@ type admission struct {
 	refused map[string]resource.BudgetRefusal
 	// rooms are the remaining endpoint budgets of the namespaces with routes.
 	rooms map[string]room
-	// max is the limit of all routes, and used is the load of those of each namespace.
+	// max is the limit of all routes, and used is the load of the routes of each namespace.
 	max    share.Load
 	used   map[string]share.Load
 	demand Demand
@@ -148,7 +148,7 @@ func (a *admission) limitReasons() map[int]string {
 }
 
 // namespaceRoom returns the part of spec.budget.endpointsPerNamespace that is left for the routes of a namespace. Their
-// endpoints at older Gateways of any namespace count, so no namespace uses up the budget of another one.
+// endpoints at older Gateways of any namespace count, so no namespace uses up the budget of another namespace.
 func (a *admission) namespaceRoom(namespace string) room {
 	limit, elsewhere := a.budget.EndpointsPerNamespace, a.opt.Room.elsewhere(namespace)
 	return room{

@@ -54,8 +54,8 @@ func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener, l
 	return c
 }
 
-// certificateNames returns the names of each certificate that the listener serves. A held listener serves those of its
-// published config.
+// certificateNames returns the names of each certificate that the listener serves. A held listener serves the
+// certificates of its published config.
 func (l *listener) certificateNames() (all [][]string) {
 	if l.published != nil {
 		for _, c := range l.published.config.AllCertificates() {

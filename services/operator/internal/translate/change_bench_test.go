@@ -74,7 +74,7 @@ func liveSlice(gateway, turn int) resource.Object {
 	return s
 }
 
-// liveView is a view of many Gateways that is kept up to date like that of an operator.
+// liveView is a view of many Gateways that is kept up to date, as the view of an operator is.
 type liveView struct {
 	view    *resource.View
 	readers resource.Readers[translate.ObjectRef]

@@ -48,7 +48,7 @@ func (d draft) admin() config.Admin {
 
 // offloadEngine returns the engine for the dataplane. On the network of a host, packets that the kernel forwards bypass
 // the packet filter of the host, so Auto means None. The dataplane itself recognizes only the initial network
-// namespace, and a node may be a container with another one.
+// namespace, and a node may be a container with another network namespace.
 func (d draft) offloadEngine(template stunnerv1.DataplaneSpec) stunnerv1.OffloadEngine {
 	onHost := template.HostNetwork || d.view.Host() != nil
 	if template.OffloadEngine == stunnerv1.OffloadAuto && onHost {

@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// formerInputs are inputs that the existing system accepts, for Gateway turn/lobby. The Service of the Gateway is that
-// of the existing system and exposes all of its listeners.
+// formerInputs are inputs that the existing system accepts, for Gateway turn/lobby. The existing system has created the
+// Service of the Gateway, which exposes all of its listeners.
 var formerInputs = []struct {
 	name string
 	// listeners are NAME PROTOCOL PORT [tls], with tls in YAML.
@@ -198,8 +198,8 @@ func dataplaneSpec(fields string) string {
 		"metadata: {name: default, generation: 1}\nspec: {" + fields + "}\n"
 }
 
-// An input that the existing system accepts is served as there, or a condition says why not. At the first start, a
-// config that its dataplanes run is never replaced by one with fewer listeners.
+// An input that the existing system accepts has the same effect, or a condition gives the reason. At the first start, a
+// config that dataplanes run is never replaced by a config with fewer listeners.
 func TestFormerInputs(t *testing.T) {
 	for _, in := range formerInputs {
 		t.Run(in.name, func(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// gatewayRules lists the problems that prevent any change of a Gateway's published config and objects, see Held.
-// The status shows the first one. If there is none, lostListener and publishable can still prevent the change, see
+// gatewayRules lists the problems that prevent any change of a Gateway's published config and objects, see Held. The
+// status shows the first one. If there is no problem, lostListener and publishable can still prevent the change, see
 // assemble.
 var gatewayRules = []gatewayRule{
 	{check: draft.isRead},

@@ -71,9 +71,9 @@ func (d draft) firstOfName(at int) bool {
 
 // holdListeners sets the published config of each held listener.
 //
-// If the spec gives one port to two listeners, both are held: the listener for which the port is published, and the
-// other one, because the spec does not determine which of them gets the port. The other listener may share its
-// published port with further listeners, so the search is repeated until nothing changes.
+// If the spec gives one port to two listeners, both listeners are held, because the spec does not determine which of
+// them gets the port. The other listener may share its published port with further listeners, so the search is repeated
+// until nothing changes.
 //
 // Finally, a listener that is held for another reason is replaced if a served listener uses one of its ports, because
 // the spec gives the port to the served listener.
@@ -175,7 +175,7 @@ func (d draft) onlyOneOnPort(l *listener) bool {
 
 // update returns the published config of a held listener with its current routes, and the current prefixes of the load
 // balancers that send the PROXY protocol. The current public addresses replace the published ones only if port and
-// network did not change: otherwise the current address is that of the new spec, which is not served.
+// network did not change: otherwise the current addresses belong to the new spec, which is not served.
 func (h *heldListener) update(now config.Listener) config.Listener {
 	c := h.config
 	c.Routes = now.Routes

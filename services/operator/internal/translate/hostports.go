@@ -67,7 +67,7 @@ func onHosts(v *resource.View, p parameters, a annotations) bool {
 }
 
 // gatewaysOnHosts returns the Gateways that may have a Dataplane with host network, the oldest first. A GatewayConfig
-// that names Dataplane "default" may have that of the class, see dataplaneFor.
+// that names Dataplane "default" may have the Dataplane of the class, see dataplaneFor.
 func gatewaysOnHosts(v *resource.View) (list []*gwapiv1.Gateway) {
 	for _, name := range v.Dataplanes() {
 		if d := v.Dataplane(name); name != stunnerv1.DefaultDataplane && (d == nil || !d.Spec.HostNetwork) {

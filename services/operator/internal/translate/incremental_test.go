@@ -79,7 +79,7 @@ type walk struct {
 	memo    translate.Memo
 	// remembered counts the translations of memo.
 	remembered int
-	// made counts the repeated translations, all those that would be made without facts.
+	// made counts the repeated translations. all counts the translations that would be repeated without facts.
 	made, all int
 }
 

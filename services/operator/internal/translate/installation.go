@@ -17,8 +17,8 @@ import (
 
 // Claims are the installations that condition ControllerConflict of a GatewayClass names.
 type Claims struct {
-	// Manager manages the GatewayClass. Paused is one of the installations that are paused. They are zero if there is
-	// none.
+	// Manager manages the GatewayClass. Paused is one of the paused installations. Each is zero if there is no such
+	// installation.
 	Manager, Paused resource.Installation
 }
 
@@ -40,7 +40,7 @@ func indexOfClaims(conditions []metav1.Condition) int {
 	return slices.IndexFunc(conditions, func(c metav1.Condition) bool { return c.Type == condition.ControllerConflict })
 }
 
-// Others returns the installations in c in other namespaces than that of own.
+// Others returns the installations in c whose namespace is not the namespace of own.
 func (c Claims) Others(own resource.Installation) (others []resource.Installation) {
 	for _, i := range []resource.Installation{c.Manager, c.Paused} {
 		if i != (resource.Installation{}) && i.Namespace != own.Namespace {

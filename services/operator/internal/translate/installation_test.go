@@ -96,7 +96,7 @@ func TestInstallationsSettle(t *testing.T) {
 	}
 }
 
-// The claims in a GatewayClass are those that were written, and a paused installation changes no other condition and no
+// The claims in a GatewayClass are read as they were written. A paused installation changes no other condition and no
 // order.
 func TestClassSaysWhichInstallationManagesIt(t *testing.T) {
 	older, own := installed()[0], installed()[1]

@@ -95,8 +95,8 @@ func TestEveryConfigCanBeRead(t *testing.T) {
 	}
 }
 
-// A route over budget keeps its published endpoints that it still leads to, and nothing else: neither removed nor new
-// ones. A new operator needs the published config for that.
+// A route over budget keeps those of its published endpoints that it still leads to. It keeps no removed endpoint and
+// gets no new endpoint. A new operator needs the published config for that.
 func TestARouteOverBudgetKeepsPublishedEndpoints(t *testing.T) {
 	w := newLiveView(1)
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100})

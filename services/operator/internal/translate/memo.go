@@ -153,7 +153,7 @@ func (a *admission) updateEndpoints(r *attachedRoute, clusters []config.Cluster)
 	was := *r
 	load := a.measure(r, r.floor)
 	if !found || r.tooManyEndpoints > 0 || len(r.sets) != len(was.sets) || !slices.Equal(r.listeners, was.listeners) ||
-		was.contributed != len(clusters[i].Endpoints) { // an endpoint of several slices may stay although one loses it
+		was.contributed != len(clusters[i].Endpoints) { // an endpoint of several slices may stay although one slice loses it
 		return false
 	}
 	var gone, come []string

@@ -112,7 +112,7 @@ type Outcome struct {
 	// Ours is false if the object does not exist, or if its status belongs to another controller and must not be
 	// written.
 	Ours bool
-	// Status is the complete status. Its type is that of the object's status field, or gwapiv1.RouteStatus for a route.
+	// Status is the complete status. It has the type of the object's status field, or gwapiv1.RouteStatus for a route.
 	Status any
 	// Problems are those conditions in Status that report a problem.
 	Problems []condition.Problem

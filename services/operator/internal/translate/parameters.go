@@ -156,10 +156,10 @@ func ownParameters(
 }
 
 // dataplaneFor returns the name of the Dataplane for a Gateway with spec.infrastructure.parametersRef. own is the
-// GatewayConfig that parametersRef names, class is that of the GatewayClass. The API server sets spec.dataplane of own
-// to the default name if it is unset. Therefore the default name counts as unset if that Dataplane does not allow the
-// namespace of the Gateway, and the Dataplane of class is used instead. The finding must not reveal whether a Dataplane
-// exists that does not allow the namespace.
+// GatewayConfig that parametersRef names, and class is the GatewayConfig of the GatewayClass. The API server sets
+// spec.dataplane of own to the default name if it is unset. Therefore the default name counts as unset if that
+// Dataplane does not allow the namespace of the Gateway, and the Dataplane of class is used instead. The finding must
+// not reveal whether a Dataplane exists that does not allow the namespace.
 func dataplaneFor(
 	v *resource.View, gw *gwapiv1.Gateway, own, class *stunnerv1.GatewayConfig, how OwnConfigs,
 ) (string, condition.Finding) {

@@ -22,7 +22,7 @@ func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
 }
 
 // mergeRule determines the value of a field when two GatewayConfigs are merged: "own" is the GatewayConfig in
-// spec.infrastructure.parametersRef of a Gateway, "class" is that of its GatewayClass.
+// spec.infrastructure.parametersRef of a Gateway, "class" is the GatewayConfig of its GatewayClass.
 type mergeRule string
 
 const (
@@ -33,11 +33,11 @@ const (
 	// enableEither means that a field is enabled if own or class enables it.
 	enableEither mergeRule = "either"
 	// joinBoth means that the entries of own and class are used together. If both have an annotation of the same name,
-	// that of own is used.
+	// the annotation of own is used.
 	joinBoth mergeRule = "union"
 	// takeSmaller means that the smaller of two limits is used. For quotas and rates, 0 means unlimited. A duration
-	// that is unset in class sets no limit, one that is unset in own counts as its default. If only one of the two has
-	// a budget, that budget is used; an unset field of a budget counts as its default.
+	// that is unset in class sets no limit. A duration that is unset in own counts as its default. If only one of the
+	// two has a budget, that budget is used; an unset field of a budget counts as its default.
 	takeSmaller mergeRule = "smaller"
 	// allowReference means that own may refer to the same object as class, or to an object that allows the namespace of
 	// the Gateway.

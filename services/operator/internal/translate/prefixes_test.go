@@ -27,8 +27,9 @@ func randomPrefix(random *rand.Rand) netip.Prefix {
 	return netip.PrefixFrom(a, random.IntN(129)).Masked()
 }
 
-// An admitted prefix never overlaps a denied network, whichever contains the other one, unless an allowed prefix
-// contains it. A prefix without an address of a denied network in any form is admitted.
+// An admitted prefix never overlaps a denied network, whether the prefix contains the network or the network contains
+// the prefix, unless an allowed prefix contains the admitted prefix. A prefix without an address of a denied network in
+// any form is admitted.
 func TestAnAdmittedPrefixOverlapsNoDeniedNetwork(t *testing.T) {
 	admitted, denied := 0, 0
 	for seed := range uint64(20_000) {

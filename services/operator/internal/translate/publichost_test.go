@@ -199,7 +199,8 @@ func TestNameOfACertificateIsToldInPlaceOfAnAddress(t *testing.T) {
 	}
 }
 
-// Clients of an address send no server name and get the first certificate; clients of a name get the one that matches.
+// Clients that use an address send no server name and get the first certificate. Clients that use a name get the
+// certificate that matches the name.
 func TestNameOfOneOfSeveralCertificates(t *testing.T) {
 	refs := []string{"[{name: one}]", "[{name: one}, {name: two}]"}
 	for name, c := range map[string]struct {

@@ -138,8 +138,8 @@ func (r reference) annotationsValid() condition.Finding {
 	return condition.Finding{}
 }
 
-// emptyFinding returns a finding if the operator has read no version of an object. Its parameters are then unknown. With
-// an earlier version, they are those of that version.
+// emptyFinding returns a finding if the operator has read no version of an object. Its parameters are then unknown. If
+// the operator has read an earlier version, the parameters of that version are used.
 func emptyFinding(o resource.Object) condition.Finding {
 	if resource.Empty(o) == "" {
 		return condition.Finding{}

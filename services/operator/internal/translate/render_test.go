@@ -254,7 +254,7 @@ func conditions(b *bytes.Buffer, indent string, cs []metav1.Condition) {
 	}
 }
 
-// mustMarshal writes secrets in plain text: those of the cases are not real.
+// mustMarshal writes secrets in plain text, because the secrets of the cases are not real.
 func mustMarshal(t testing.TB, v any) []byte {
 	t.Helper()
 	data, err := yaml.Marshal(v)

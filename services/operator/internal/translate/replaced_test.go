@@ -26,7 +26,7 @@ func TestAHeldListenerTakesNoPortFromAValidOne(t *testing.T) {
 	for _, state := range slices.Sorted(maps.Keys(states)) {
 		for _, other := range []string{"t", "more"} {
 			for _, protocol := range slices.Sorted(maps.Keys(protocols)) {
-				// 443 is the port of w, 3478 that of u and t, 9443 one of w in some states.
+				// Port 443 belongs to w, port 3478 to u and t. In some states, w also has port 9443.
 				for _, at := range []struct {
 					port  gwapiv1.PortNumber
 					inPod string

@@ -111,8 +111,8 @@ func Revocation(v *resource.View, key types.NamespacedName, opt Options) Conditi
 	return ConditionsResult{true, condition.Merge(before, r.Generation, opt.Now, wanted...)}
 }
 
-// usersOfRevocation returns the Gateways that refuse the credentials of a Revocation, with a warning about those that do
-// not: those in spec.gateways that do not exist, and those without time-limited credentials.
+// usersOfRevocation returns the Gateways that refuse the credentials of a Revocation. It warns about Gateways in
+// spec.gateways that do not exist, and about Gateways without time-limited credentials.
 func usersOfRevocation(v *resource.View, r *stunnerv1.Revocation) (users, condition.Finding) {
 	names := r.Spec.Gateways
 	if len(names) == 0 {

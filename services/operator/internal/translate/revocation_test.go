@@ -71,8 +71,8 @@ func TestRevocationReachesAHeldGateway(t *testing.T) {
 	}
 }
 
-// A namespace has room for a number of Revocations and of bytes. The oldest have it, what is in force does not change
-// when newer ones arrive, and other namespaces are not concerned. The condition says how much room there is.
+// A namespace has room for a number of Revocations and of bytes. The oldest Revocations have room. Newer Revocations
+// change nothing that is in force, and do not affect other namespaces. The condition names the room.
 func TestRevocationsHaveABound(t *testing.T) {
 	c := load(t, "testdata/a_secret_with_a_shared_secret_signs_credentials.txtar")
 	key := types.NamespacedName{Namespace: "turn", Name: "lobby"}

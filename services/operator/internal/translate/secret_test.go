@@ -126,8 +126,8 @@ func shows(text string, secret types.NamespacedName) bool {
 	)
 }
 
-// attack is a Gateway of a tenant with its own GatewayConfig beside a Gateway of another tenant, and one field of the
-// two that refers to a Secret.
+// attack is a Gateway of a tenant with its own GatewayConfig, beside a Gateway of another tenant. One field of the
+// Gateway or of the GatewayConfig refers to a Secret.
 type attack struct {
 	field    string
 	config   *stunnerv1.GatewayConfig
@@ -204,8 +204,8 @@ func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []a
 	return all
 }
 
-// view returns the cluster of an attack. The GatewayConfig of the tenant is its own, or that of the class if the
-// tenant may write a class.
+// view returns the cluster of an attack. The GatewayConfig of the tenant is its own, or the GatewayConfig of the class
+// if the tenant may write a class.
 func (a attack) view(secrets ...resource.Object) *resource.View {
 	site := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "site"}}
 	site.Spec.UserName, site.Spec.Password = stunnerv1.InlineSecret("caller"), stunnerv1.InlineSecret(

@@ -59,7 +59,8 @@ func (a authentication) signingKey(gc *stunnerv1.GatewayConfig) stunnerv1.Signin
 }
 
 // sharedUntil returns the time until which Gateways with signing keys of their own also accept credentials that are
-// signed with the shared secret. It is the annotation SharedUntil of the Secret; zero if that is absent or invalid.
+// signed with the shared secret. It is the annotation SharedUntil of the Secret; zero if the annotation is absent or
+// invalid.
 func sharedUntil(s *corev1.Secret) time.Time {
 	if s == nil {
 		return time.Time{}

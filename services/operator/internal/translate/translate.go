@@ -168,8 +168,8 @@ const (
 	// OwnConfigsRestricted allows a GatewayConfig that restricts the GatewayConfig of the class further. It cannot lift
 	// a restriction.
 	OwnConfigsRestricted OwnConfigs = "restricted"
-	// OwnConfigsAllow lets the GatewayConfig replace that of the class, except for the fields that only the class may
-	// set.
+	// OwnConfigsAllow lets the GatewayConfig replace the GatewayConfig of the class, except for the fields that only
+	// the class may set.
 	OwnConfigsAllow OwnConfigs = "allow"
 )
 
@@ -249,8 +249,8 @@ func (r Result) Managed() bool {
 type Demand struct {
 	// Endpoints are the endpoints by namespace of their routes.
 	Endpoints map[string]EndpointDemand
-	// Certificates is the size in bytes of the certificates of listeners that are served as specified, and of revocations.
-	// MoreCertificates means that those of other listeners did not fit.
+	// Certificates is the size in bytes of the certificates of listeners that are served as specified, and of
+	// revocations. MoreCertificates means that certificates of other listeners did not fit.
 	Certificates     int
 	MoreCertificates bool
 }

@@ -24,9 +24,9 @@ func (l dualListener) Accept() (net.Conn, error) {
 	return &sniffedConn{Conn: raw, config: l.config}, nil
 }
 
-// sniffedConn is a connection that uses TLS if its first byte is that of a ClientHello, and is plain otherwise. The
-// first Read includes the TLS handshake. Deadlines apply to the underlying connection, and therefore also to the
-// handshake.
+// sniffedConn is a connection that uses TLS if its first byte is the first byte of a ClientHello, and is plain
+// otherwise. The first Read includes the TLS handshake. Deadlines apply to the underlying connection, and therefore
+// also to the handshake.
 type sniffedConn struct {
 	net.Conn
 	config *tls.Config
@@ -88,7 +88,7 @@ func (c *replayConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// WatchPlain returns a listener that calls plain with the IP address of each client whose first byte is not that of a
+// WatchPlain returns a listener that calls plain with the IP address of each client that does not begin with a
 // ClientHello. The connections of the listener still return all bytes.
 func WatchPlain(ln net.Listener, plain func(netip.Addr)) net.Listener {
 	return watchingListener{ln, plain}

@@ -105,7 +105,7 @@ func TestOnePortSpeaksTLSAndPlainHTTP(t *testing.T) {
 	}
 }
 
-// K-01: a replica verifies another by the current CA certificates, not by those of its start.
+// K-01: a replica verifies another replica by the current CA certificates, not by the CA certificates of its start.
 func TestReplicasFollowTheAuthority(t *testing.T) {
 	address, who, _ := port(
 		t, func(ln net.Listener, who *Identity) net.Listener { return tls.NewListener(ln, who.Server()) },

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A standby Secret stays authentic while its CA is known, and new ones are authenticated with the CA that signs. The
-// keys are secret: without the private key of a CA, no key can be derived.
+// A standby Secret stays authentic while its CA is known. New standby Secrets are authenticated with the CA that signs.
+// The keys are secret: without the private key of a CA, no key can be derived.
 func TestStandbyKeysOutliveTheirCA(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	keysOf := func(a Authority, at time.Time) [][]byte {

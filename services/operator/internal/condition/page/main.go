@@ -174,7 +174,7 @@ func (s source) row(f *ast.FuncDecl) (rows string) {
 	return rows
 }
 
-// chain reads finding(reason, format).at(field).remedy(text), and reports whether the expression is that.
+// chain reads finding(reason, format).at(field).remedy(text). It reports whether the expression has this form.
 func (s source) chain(call *ast.CallExpr) (problem, bool) {
 	if name, ok := call.Fun.(*ast.Ident); ok && name.Name == "finding" {
 		p := problem{reason: s.text(call.Args[0]), message: s.text(call.Args[1])}

@@ -53,7 +53,7 @@ func issue(t *testing.T, certFile, keyFile string, serial int64) *x509.Certifica
 	return parsed
 }
 
-// A changed certificate is used within seconds, and an invalid one is ignored and logged once.
+// A changed certificate is used within seconds. An invalid certificate is ignored and logged once.
 func TestCertificateIsReadAgain(t *testing.T) {
 	folder := t.TempDir()
 	cert, key := filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key")
@@ -122,7 +122,7 @@ func TestAPIOverTLS(t *testing.T) {
 	}
 }
 
-// A policy file configures the running service, and an invalid one is an error with file, line and field.
+// A policy file configures the running service. An invalid policy file is an error with file, line and field.
 func TestPolicyFlag(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	write := func(text string) {

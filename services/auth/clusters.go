@@ -44,7 +44,7 @@ type setup struct {
 	connections []*connection
 	geo         *location // nil without a GeoIP file
 	since       time.Time
-	told        bool // that it waits
+	told        bool // the log has reported that the setup waits
 }
 
 // clusters has the cluster of --config, or follows the file of --clusters.
@@ -131,7 +131,8 @@ func (c *clusters) known() (all []*setup) {
 	return all
 }
 
-// connect returns the connection to the operator of a cluster: one in use, or a new one, which run starts.
+// connect returns the connection to the operator of a cluster: a connection in use, or a new connection, which run
+// starts.
 func (c *clusters) connect(to region.Cluster) (*connection, error) {
 	origin := to.Origin
 	origin.Keep = 0 // does not concern the connection
@@ -167,7 +168,7 @@ func (c *clusters) connect(to region.Cluster) (*connection, error) {
 	return link, err
 }
 
-// locate returns the GeoIP file at a path: the one in use, or else a new one. It is nil for an empty path.
+// locate returns the GeoIP file at a path: the file in use, or else a new file. It is nil for an empty path.
 func (c *clusters) locate(ctx context.Context, path string) (*location, error) {
 	if path == "" {
 		return nil, nil

@@ -9,9 +9,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/cli"
 )
 
-// Pods of existing installations start with the flags and variables of the existing auth service. Each one that is
-// ignored causes one warning with its name and without its value. It takes the same number of arguments as there, so
-// that the following flags are parsed.
+// Pods of existing installations start with the flags and variables of the existing auth service. Each ignored flag or
+// variable causes one warning with its name and without its value. An ignored flag takes as many arguments as in the
+// existing auth service, so that the following flags are parsed.
 func TestContractSettingsOfExistingAuthServices(t *testing.T) {
 	settings := 0
 	for _, s := range formerSettings(cli.New("auth", envName), none) {
@@ -82,7 +82,8 @@ func TestContractFormerSettingsKeepTheirMeaning(t *testing.T) {
 	}
 }
 
-// A wrong value of a former flag is an error that names the flag, and so is a misspelt flag among former ones.
+// A wrong value of a former flag is an error that names the flag. A misspelt flag among former flags is such an error
+// too.
 func TestFormerSettingsThatAreErrors(t *testing.T) {
 	for want, args := range map[string]string{
 		"--cds-server-port": "--cds-server-address 10.0.0.1 --cds-server-port many", "-v \"loud\"": "-c x -v=loud",

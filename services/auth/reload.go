@@ -15,8 +15,8 @@ const (
 	clustersInterval = time.Second
 	// settleInterval is the time between two looks whether added clusters have sent their configs.
 	settleInterval = 50 * time.Millisecond
-	// settleTime is how long a changed file waits for added clusters that have not sent their configs, if another one can
-	// be used.
+	// settleTime is how long a changed file waits for added clusters that have not sent their configs, if another
+	// cluster can be used.
 	settleTime = 5 * time.Second
 )
 
@@ -84,7 +84,7 @@ func (c *clusters) read(ctx context.Context) {
 	c.told = text
 }
 
-// prepare makes the setup of a file the next one.
+// prepare makes the setup of a file the next setup.
 func (c *clusters) prepare(ctx context.Context, raw []byte) error {
 	file, err := region.Parse(c.options.clusters, raw)
 	if err != nil {

@@ -74,7 +74,7 @@ func TestOperatorAsksForGrants(t *testing.T) {
 }
 
 // The operator gets the state of the service over the stream of the configs, and callers of the service do not. The
-// revision of a config is the one that the operator computes for auth services.
+// operator computes the revision of a config for auth services.
 func TestOperatorAsksForTheState(t *testing.T) {
 	data, err := os.ReadFile(configFile(t))
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package cli parses the command lines of the programs. A flag that is not given takes its value from an environment
 // variable. All errors of a command line are reported at once, each with the flag and the remedy.
 //
-// The flags are those of package flag, which accepts -name as well as --name, as command lines in use may have. pflag
+// The flags come from package flag, which accepts -name as well as --name, as command lines in use may have. pflag
 // would read -name as four letters. It has no environment variables, joint errors or settings of another program, which
 // are all but 20 lines of this package.
 //
@@ -28,7 +28,7 @@ type Flags struct {
 	Short map[string]string
 	// Env returns the environment variable of a flag; "" if it has none.
 	Env func(flag string) string
-	// Former are the values of the former flags that are given, by name.
+	// Former are the values of the given former flags, by name.
 	Former map[string]string
 
 	settings []Former

@@ -59,7 +59,7 @@ func (v formerValue) Set(value string) error {
 // IsBoolFlag reports to package flag whether the flag needs no value.
 func (v formerValue) IsBoolFlag() bool { return v.isBool }
 
-// AcceptFormer defines the flags of former settings. Parse adds those that are set to f.Former.
+// AcceptFormer defines the flags of former settings. Parse adds the given settings to f.Former.
 func (f *Flags) AcceptFormer(settings []Former) {
 	f.settings, f.Former, f.taken = settings, map[string]string{}, map[string]bool{}
 	for _, s := range settings {

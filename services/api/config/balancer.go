@@ -60,8 +60,8 @@ func parseProxyPrefix(text string) (p netip.Prefix, problem, remedy string) {
 	return p.Masked(), "", ""
 }
 
-// canonicalPrefixes returns the entries of Listener.ProxyProtocol in their canonical spelling, and those that do not
-// parse unchanged.
+// canonicalPrefixes returns the entries of Listener.ProxyProtocol in their canonical spelling. Entries that do not
+// parse stay unchanged.
 func canonicalPrefixes(texts []string) []string {
 	texts = slices.Clone(texts)
 	for i, text := range texts {

@@ -37,7 +37,7 @@ func inPEM(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
-// The names of a certificate are those that clients compare with the host of a URL: of the first certificate of a
+// The names of a certificate are the names that clients compare with the host of a URL: of the first certificate of a
 // chain, and not its subject.
 func TestCertificateNames(t *testing.T) {
 	both := signed(t, x509.Certificate{
@@ -81,7 +81,7 @@ func TestCertificateNamesAreBounded(t *testing.T) {
 	}
 }
 
-// The result is that of the standard library for the certificate that the client gets.
+// The result equals the result of the standard library for the certificate that the client gets.
 func TestCertificatesCover(t *testing.T) {
 	first := &x509.Certificate{
 		DNSNames:    []string{"turn.example.com", "*.calls.example.com", "*.example.org"},

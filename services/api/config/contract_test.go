@@ -75,7 +75,7 @@ func TestContractPublicAddresses(t *testing.T) {
 	}
 }
 
-// A document of a release with several relay addresses has the first one.
+// Of a document of a release with several relay addresses, the first address is used.
 func TestContractRelayAddresses(t *testing.T) {
 	for fields, want := range map[string]string{
 		`"addresses":["10.0.0.1","fd00::1"]`:            "10.0.0.1",

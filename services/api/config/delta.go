@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// A Delta is the difference between two configs of the same name, for a reader that has the first one. It is far
+// A Delta is the difference between two configs of the same name, for a reader that has the first config. It is far
 // shorter than a config with many routes or endpoints.
 type Delta struct {
 	// ID is the admin.name of both configs.
@@ -108,8 +108,8 @@ func (p *Parts) replaceRest(d Delta) (unknown []string, err error) {
 	return unknown, nil
 }
 
-// replaceClusters sets the clusters of a Delta from those of its first config. It adds the invalid fields of changed
-// clusters to f.
+// replaceClusters sets the clusters of a Delta, starting from the clusters of its first config. It adds the invalid
+// fields of changed clusters to f.
 func (p *Parts) replaceClusters(base *Parts, d Delta, f *findings) error {
 	if p.size = base.size; p.size == 0 {
 		p.size = sizeOf(base.whole.Clusters...)

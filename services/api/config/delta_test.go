@@ -45,8 +45,8 @@ func changing(random *rand.Rand) config.Config {
 	return c
 }
 
-// A delta yields the second config, byte for byte, whatever changes between two configs, and Parts that are made from
-// other Parts equal those that are made from nothing.
+// A delta yields the second config, byte for byte, whatever changes between two configs. Parts that are made from other
+// Parts equal Parts that are made from nothing.
 func TestADeltaYieldsTheSecondConfig(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var reader, sender *config.Parts

@@ -154,7 +154,7 @@ func (d *differences) listeners(old, next []Listener) {
 	}
 }
 
-// certificates compares the certificates by index, because the first one that matches a client is used.
+// certificates compares the certificates by index, because the first certificate that matches a client is used.
 func (d *differences) certificates(field string, old, next []Certificate) {
 	for i := range max(len(old), len(next)) {
 		var was, is Certificate

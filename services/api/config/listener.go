@@ -53,9 +53,9 @@ func (l Listener) reachedHosts() []string {
 	return append(slices.Clip(l.AllPublicAddresses()), l.PublicHost)
 }
 
-// ReachedAt returns the external addresses of the listener: its public addresses, those of PublicHost, and its addresses
-// in Services. resolved returns the addresses of a host name. Addresses that do not parse are left out; Validate rejects
-// them.
+// ReachedAt returns the external addresses of the listener: its public addresses, the addresses of PublicHost, and its
+// addresses in Services. resolved returns the addresses of a host name. Addresses that do not parse are left out;
+// Validate rejects them.
 func (l Listener) ReachedAt(resolved func(name string) []netip.Addr) (addrs []netip.AddrPort) {
 	for _, host := range l.reachedHosts() {
 		public := []netip.Addr{}
@@ -76,8 +76,8 @@ func (l Listener) ReachedAt(resolved func(name string) []netip.Addr) (addrs []ne
 	return addrs
 }
 
-// AllCertificates returns Cert with Key, followed by Certificates. The first one is for clients that request no server
-// name of the others.
+// AllCertificates returns Cert with Key, followed by Certificates. The first certificate is for clients that request no
+// server name of the other certificates.
 func (l Listener) AllCertificates() []Certificate {
 	return append([]Certificate{{l.Cert, l.Key}}, l.Certificates...)
 }

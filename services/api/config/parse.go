@@ -57,8 +57,8 @@ type listenerDocument struct {
 	// Port is a pointer to distinguish a missing port, which has a default, from a port 0, which is an error.
 	Port       *number[int] `json:"port"`
 	PublicPort number[int]  `json:"public_port"`
-	// Addresses are relay addresses of several families, as the existing system writes them. The first one is used if
-	// there is no Address. The process finds its other addresses itself.
+	// Addresses are relay addresses of several families, as the existing system writes them. The first address is used
+	// if there is no Address. The process finds its other addresses itself.
 	Addresses []string `json:"addresses"`
 	// The relay port range of v1alpha1 is ignored: the kernel chooses relay ports.
 	MinRelayPort json.RawMessage `json:"min_relay_port"`
@@ -69,7 +69,7 @@ type listenerDocument struct {
 // validate. unknown lists the paths of fields that this release does not define, at most MaxUnknown. Such fields are
 // not an error, because other releases may send them.
 //
-// A placeholder in the place of a number is an error, and one in a credential is literal; see ParseWith.
+// A placeholder in the place of a number is an error. A placeholder in a credential is literal. See ParseWith.
 func Parse(data []byte) (c Config, unknown []string, err error) { return ParseWith(data, nil) }
 
 // ParseWith is Parse for a document that was written for one process, such as a file. It replaces placeholders in the

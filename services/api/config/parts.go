@@ -12,8 +12,8 @@ import (
 )
 
 // Parts is a config with defaults as a list of parts: each cluster is a part, and everything else is one part. Each
-// part has a hash, and the hash of the whole follows from those of the parts. Parts is immutable. It shares the
-// unchanged parts with the Parts from which it was made, so that the cost of a change depends only on the changed
+// part has a hash, and the hash of the whole config follows from the hashes of the parts. Parts is immutable. It shares
+// the unchanged parts with the Parts from which it was made, so that the cost of a change depends only on the changed
 // parts.
 type Parts struct {
 	// given is the config without clusters from which the Parts were made, before defaults were set.
@@ -102,7 +102,7 @@ func (p *Parts) takeClusters(clusters []Cluster, before *Parts) {
 	}
 }
 
-// sum sets the hash of the whole from those of the parts.
+// sum sets the hash of the whole config from the hashes of the parts.
 func (p *Parts) sum() {
 	p.digest = p.restDigest
 	for i := range p.digests {
@@ -121,7 +121,7 @@ func (p *Parts) digestAt(i int) Digest {
 // Config returns the config. The caller must not modify its lists.
 func (p *Parts) Config() Config { return p.whole }
 
-// Digest returns the hash of the whole. It depends on the content only.
+// Digest returns the hash of the whole config. It depends on the content only.
 func (p *Parts) Digest() Digest { return p.digest }
 
 // SameRest reports whether two configs differ in their clusters only.
@@ -353,7 +353,7 @@ func (p *Parts) outline(of *Parts, before Frame) (head, tail []byte) {
 		return before.Text[:before.first], before.Text[before.ends[len(before.ends)-1]:]
 	}
 	outline := p.whole
-	outline.Clusters = []Cluster{{Type: "-"}} // the rest has no such object, and escapes the quotes in its texts
+	outline.Clusters = []Cluster{{Type: "-"}} // the rest of the config has no such object, and escapes the quotes in its texts
 	head, tail, _ = bytes.Cut(encode(outline), encode(outline.Clusters[0]))
 	return head, tail
 }

@@ -29,7 +29,7 @@ func revoking(t *testing.T, revocations ...credential.Revocation) config.Config 
 	return c
 }
 
-// The order of revocations and repeated ones have no meaning, and the strictest one of a user remains.
+// The order and repetition of revocations have no meaning. Of several revocations of a user, the strictest one remains.
 func TestRevocationsAreASet(t *testing.T) {
 	a := credential.Revocation{User: "ann", IssuedBefore: 10, Until: 100}
 	b := credential.Revocation{User: "bob", IssuedBefore: 20, Until: 90}

@@ -265,8 +265,8 @@ func unwanted(text string) bool {
 		!hostName.MatchString(host)
 }
 
-// A host name (RFC 1123 §2.1, with underscores), one that ends in a number and is thus an invalid address, and one of
-// four numbers.
+// The texts are a host name (RFC 1123 §2.1, with underscores), a name that ends in a number and is thus an invalid
+// address, and a name of four numbers.
 var (
 	hostName = regexp.MustCompile(strings.ReplaceAll(
 		`^(?:LABEL\.)*LABEL\.?$`, "LABEL", `(?:[A-Za-z0-9_]|[A-Za-z0-9_][A-Za-z0-9_-]{0,61}[A-Za-z0-9_])`,

@@ -21,7 +21,7 @@ const realm = "stunner.l7mp.io"
 // now is half a second after a full second, to detect rounding.
 var now = time.Unix(1_800_000_000, 500_000_000)
 
-// J-10: user name, password and key of an ephemeral credential are those of a fixed example.
+// J-10: user name, password and key of an ephemeral credential equal a fixed example.
 func TestContractEphemeralVector(t *testing.T) {
 	a := credential.Authority{Realm: realm, SharedSecret: "s3cret"}
 	expires := time.Unix(1893456000, 0)

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Revocation refuses ephemeral credentials until a time: all of a user that were issued before IssuedBefore, or a single
-// one. It has either User or Credential.
+// Revocation refuses ephemeral credentials until a time: all credentials of a user that were issued before
+// IssuedBefore, or a single credential. It has either User or Credential.
 //
 // An ephemeral credential contains its expiry, and not when it was issued. The service that issues credentials adds
-// Caveats.IssuedAt to those of a user that it finds revoked. A credential without this caveat counts as issued before any
+// Caveats.IssuedAt to credentials of a revoked user. A credential without this caveat counts as issued before any
 // revocation, whatever its expiry, because services with other lifetimes may have issued it.
 //
 // Static credentials are not revoked: all clients share them, and they have no time of issue.

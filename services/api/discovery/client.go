@@ -99,7 +99,7 @@ func (c *client) address(watch bool) string {
 	return u.String()
 }
 
-// Load returns the current configs. If some configs of a list are invalid, it returns the valid ones with an error.
+// Load returns the current configs. If some configs of a list are invalid, it returns the valid configs with an error.
 func (c *client) Load(ctx context.Context) ([]Loaded, error) {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()

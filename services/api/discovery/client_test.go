@@ -111,7 +111,7 @@ func TestUnknownFieldsAreDelivered(t *testing.T) {
 	}{{plain, nil}, {newer, []string{"newer"}}, {newer, nil}, {plain, nil}} {
 		s.frames <- c.frame
 		if c.frame == newer && c.want == nil {
-			continue // known by now: the next event is that of the next frame
+			continue // known by now: the next event belongs to the next frame
 		}
 		if e := nextConfig(t, events); e.Err != nil || !slices.Equal(e.Unknown, c.want) {
 			t.Errorf("event %+v, want unknown %q", e, c.want)

@@ -139,7 +139,7 @@ func (d *deltaReader) need(request wholeRequest) {
 }
 
 // receiveDelta applies a delta and delivers the config. If that is not possible, it requests the whole config. A delta
-// with invalid fields is rejected like a config with them.
+// with invalid fields is rejected, as a config with invalid fields is.
 func (w *watch) receiveDelta(frame []byte) {
 	r := &w.deltas
 	if r.ignore > 0 {

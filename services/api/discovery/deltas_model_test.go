@@ -181,7 +181,7 @@ func (m *deltaModel) fault() {
 }
 
 // receive reads the frames of the link, and checks each delivered config. damaged is set if frames may be damaged: a
-// damaged whole config may be a valid other one.
+// damaged whole config may be another valid config.
 func (m *deltaModel) receive(damaged bool) {
 	pending := newFrames()
 	for _, frame := range m.link {

@@ -176,7 +176,7 @@ type Options struct {
 	// Lists makes Watch send Event.List, if ID selects several configs.
 	Lists bool
 	// Deltas makes Watch request deltas, if ID selects one config: if the config changes, a server of this release then
-	// sends the difference only, and Event.Config shares the lists that have not changed with the previous one. The
+	// sends the difference only, and Event.Config shares the lists that have not changed with the previous config. The
 	// reader must not modify them.
 	Deltas bool
 	// Pod is the name of this process, and Kind its kind, for a client with a Handler.

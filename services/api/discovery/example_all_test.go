@@ -35,7 +35,7 @@ func ExampleOpen_allGateways() {
 	}
 
 	// In a cluster, the origin is https://stunner-config-discovery.NAMESPACE.svc:13478. Without an ID, the source has
-	// all gateways; the ID "media/" selects those of the namespace media, and "media/edge" selects one.
+	// all gateways; the ID "media/" selects the gateways of the namespace media, and "media/edge" selects one gateway.
 	source, err := discovery.Open(operator.URL, discovery.Options{TokenFile: token, CAFile: ca})
 	if err != nil {
 		fmt.Println(err)

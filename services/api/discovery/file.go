@@ -40,7 +40,7 @@ func newFile(path string, o Options) *file {
 // String returns the path.
 func (f *file) String() string { return f.path }
 
-// Load reads the file. If some configs of a list are invalid, it returns the valid ones with an error.
+// Load reads the file. If some configs of a list are invalid, it returns the valid configs with an error.
 func (f *file) Load(context.Context) ([]Loaded, error) {
 	data, err := f.read()
 	if err != nil {

@@ -20,7 +20,7 @@ func Cooldown(took time.Duration, share float64) time.Duration {
 const readShare = 0.02
 
 // maxPending is the maximum number of unread frames of one config. Older frames are dropped. maxDeltas is the maximum
-// number of unread deltas among them, and maxDeltaBytes that of their bytes.
+// number of unread deltas among them, and maxDeltaBytes is the maximum number of bytes of these deltas.
 const (
 	maxPending    = 8
 	maxDeltas     = 256
@@ -28,7 +28,7 @@ const (
 )
 
 // frames contains the frames of one config that were received and not parsed yet, the newest last. Usually only the
-// newest whole config and the deltas after it are needed. Older ones are used if all newer ones are invalid.
+// newest whole config and the deltas after it are needed. Older frames are used if all newer frames are invalid.
 type frames struct {
 	mu      sync.Mutex
 	pending [][]byte
@@ -47,7 +47,7 @@ func (f *frames) put(frame []byte) {
 	for f.wholes > maxPending {
 		f.drop(0)
 	}
-	// If a delta is dropped, the client cannot apply the later ones, and requests the whole config.
+	// If a delta is dropped, the client cannot apply later deltas, and requests the whole config.
 	for len(f.pending)-f.wholes > maxDeltas || f.bytes > maxDeltaBytes && len(f.pending)-f.wholes > 1 {
 		f.drop(slices.IndexFunc(f.pending, isDelta))
 	}

@@ -80,8 +80,8 @@ type RefusalRow struct {
 	Text string
 	// Level is the level of the log line: WARN if the installation causes the refusal.
 	Level slog.Level
-	// code is the status code of the answer, or 0 if there is no answer or another one. retry is the value of
-	// Retry-After in seconds, or 0 if a retry cannot succeed.
+	// code is the status code of the answer. It is 0 if there is no answer, or if the answer has another status code.
+	// retry is the value of Retry-After in seconds, or 0 if a retry cannot succeed.
 	code, retry int
 }
 

@@ -409,8 +409,8 @@ func TestAPodReportsOnlyAboutItself(t *testing.T) {
 	}
 }
 
-// K-01: the streams of a deleted pod end at once, and those of other pods do not. A pod is the same one after its node
-// has reported it, and after its Gateway was deleted.
+// K-01: the streams of a deleted pod end at once, and the streams of other pods do not. A pod counts as the same pod
+// after its node has reported it, and after its Gateway was deleted.
 func TestAStreamEndsWithItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone atomic.Bool

@@ -311,7 +311,7 @@ func TestReconnectedPodsAreAskedOnce(t *testing.T) {
 	})
 }
 
-// Answers of many pods are bounded together, and each is that of its pod although they use the same memory.
+// Answers of many pods are bounded together. Each answer belongs to its pod although the answers use the same memory.
 func TestAnswersAreBoundedTogether(t *testing.T) {
 	versus(t, Grant{All: true}, func(v *hostile) {
 		bodyOf := func(n int) string { return `"` + strings.Repeat(string(rune('a'+n)), ResponseLimit-2) + `"` }
@@ -356,8 +356,8 @@ func TestAnswersReserveMemory(t *testing.T) {
 	}
 }
 
-// However many pods send large frames, only a few of one namespace are in memory at the same time, and those of another
-// namespace do not wait for them.
+// However many pods send large frames, only a few frames of one namespace are in memory at the same time. Frames of
+// another namespace do not wait for them.
 func TestFewLargeFramesAreInMemory(t *testing.T) {
 	l := newStreamLimiter(Limits{Streams: 1000, PodStreams: 4})
 	var crowd []*stream

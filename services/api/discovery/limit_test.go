@@ -17,8 +17,8 @@ func sit(t *testing.T, s *streamLimiter, id, pod string) (open *stream, taken bo
 	return open, s.acquire(Grant{ID: id, Pod: pod}, open)
 }
 
-// K-12: a pod has a limited number of streams. The newest ones stay open, so that a pod can reconnect before the server
-// has detected the end of its previous stream.
+// K-12: a pod has a limited number of streams. The newest streams stay open, so that a pod can reconnect before the
+// server has detected the end of its previous stream.
 func TestAPodHasFewStreams(t *testing.T) {
 	s := newStreamLimiter(Limits{Streams: 10, PodStreams: 2})
 	var all []*stream

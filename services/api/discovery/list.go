@@ -97,8 +97,8 @@ func (r *registry) SetIdle(id string, idle bool) {
 	r.notifyLists()
 }
 
-// SetComplete notifies the readers of several configs whether all configs are published: those of the Gateways that
-// existed at the start, except those of SetUnpublished. A new server is complete.
+// SetComplete notifies the readers of several configs whether all configs are published: the configs of the Gateways
+// that existed at the start, except the configs of SetUnpublished. A new server is complete.
 func (r *registry) SetComplete(complete bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -119,8 +119,8 @@ func memory() uint64 {
 	return m.HeapInuse + m.StackInuse
 }
 
-// K-12: 1,000 clients, 100 of which never read, while large configs change. The others receive each change at once and
-// exactly once. The stalled ones use memory for one config of each name only.
+// K-12: large configs change while 1,000 clients are connected, 100 of which never read. The other clients receive each
+// change at once and exactly once. Each client that does not read uses memory for only one config of each name.
 func TestStalledReadersDoNotDelayOthers(t *testing.T) {
 	const readers, stalled = 900, 100
 	usual := serverKeepalive // stalled clients are not disconnected in this test

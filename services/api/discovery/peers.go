@@ -182,7 +182,7 @@ func (c *client) reportsPeer() bool {
 	return false
 }
 
-// receivePeers delivers a list of peers. It drops an invalid list, so that the previous one stays in force.
+// receivePeers delivers a list of peers. It drops an invalid list, so that the previous list stays in force.
 func (c *client) receivePeers(w *watch, frame []byte) {
 	if !c.reportsPeer() {
 		return

@@ -17,8 +17,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// forwarders is a server whose clients send the name of their pod in the query. The grant of a client is that of this
-// pod.
+// forwarders is a server whose clients send the name of their pod in the query. The grant of a client is for this pod.
 type forwarders struct {
 	*testing.T
 	*Server

@@ -223,7 +223,7 @@ type watcher struct {
 	// pod is the name of the reader's pod, or "" if the reader is not known to be a pod.
 	pod    string
 	review *review
-	// wantsList is set if the reader has requested Lists, and list is the last one. The lock of the registry guards
+	// wantsList is set if the reader has requested Lists, and list is the last List. The lock of the registry guards
 	// list.
 	wantsList bool
 	list      *List

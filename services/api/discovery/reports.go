@@ -16,7 +16,7 @@ const (
 	// reportText is the maximum length of each text of a report in bytes.
 	reportText = 1_024
 	// reportInterval is the minimum time between two reports of one dataplane about one config. Of the reports that
-	// arrive within the interval, only the last one is used, at the end of the interval.
+	// arrive within the interval, only the last report is used, at the end of the interval.
 	reportInterval = time.Second
 )
 

@@ -201,7 +201,7 @@ func (s *servedStreams) matching(q Query) (all []*served) {
 
 // Ask sends a request to all pods of a Gateway that are connected to this server, and returns their answers, sorted by
 // pod. It waits at most five seconds. A dataplane that is connected and answers no requests has the error
-// AnswersNoRequests: it has reported, or its stream is authenticated as that of a pod.
+// AnswersNoRequests: it has reported, or its stream is authenticated as the stream of a pod.
 func (s *Server) Ask(ctx context.Context, q Query) []Answer {
 	if q.Kind == inspection.Auth && q.ID != "" {
 		q.Target = withGateway(q.Target, q.ID)

@@ -149,8 +149,8 @@ func TestEarlierClientsGetNoRequests(t *testing.T) {
 	}
 }
 
-// A client announces itself before its first report, and one without a handler does not. An earlier server ignores
-// the frame, because it is no report.
+// A client with a handler announces itself before its first report. A client without a handler does not. An earlier
+// server ignores the frame, because it is no report.
 func TestClientsAnnounceThemselves(t *testing.T) {
 	for want, handler := range map[string]http.Handler{
 		`{"serves":{"pod":"a-1","kind":"dataplane"}}`: http.NotFoundHandler(), "": nil,

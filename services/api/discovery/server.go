@@ -122,7 +122,7 @@ func (s *Server) withinRate(remote string, now time.Time) bool {
 	return s.sources.Take(ratelimit.SourcePrefix(at.Addr()), now) == 0
 }
 
-// serveList serves all configs, or those of a namespace.
+// serveList serves all configs, or the configs of a namespace.
 func (s *Server) serveList(w http.ResponseWriter, r *http.Request) {
 	var want selector
 	if namespace := r.PathValue("namespace"); namespace != "" {

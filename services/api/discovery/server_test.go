@@ -263,8 +263,8 @@ func TestReportOfAnotherStreamSurvives(t *testing.T) {
 	}
 }
 
-// Reports of a pod count at most once a second: the first at once, and the last one at the end. Reports about other
-// pods are ignored, and numbers are bounded.
+// Reports of a pod count at most once a second: the first report at once, and the last report at the end. Reports about
+// other pods are ignored, and numbers are bounded.
 func TestReportsOfAPodCountOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(

@@ -1,5 +1,5 @@
 // Package finding defines findings: problems of objects, with their remedies. The operator makes them and shows them in
-// conditions, in files and in its inspection API; stunnerctl shows those of the operator and its own.
+// conditions, in files and in its inspection API; stunnerctl shows the findings of the operator and its own.
 package finding
 
 import (

@@ -29,7 +29,7 @@ type PeerTraffic struct {
 	LastICMP time.Time `json:"-"`
 }
 
-// MaxRoutes is the maximum number of RouteMedia of a Media: those with the most silent calls.
+// MaxRoutes is the maximum number of RouteMedia of a Media: the routes with the most silent calls.
 const MaxRoutes = 64
 
 // MaxPeers is the maximum number of peers of a Session: the last active ones. Sessions have peers if their request has a

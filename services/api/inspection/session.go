@@ -33,7 +33,7 @@ type Session struct {
 	Front string `json:"front,omitempty"`
 	// Stats counts the traffic of the relay: rx from peers, tx to peers.
 	Stats Stats `json:"stats"`
-	// Peers are the last active peers, at most MaxPeers, the last one first.
+	// Peers are the last active peers, at most MaxPeers, the last active peer first.
 	Peers []PeerTraffic `json:"peers,omitempty"`
 }
 

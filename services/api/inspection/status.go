@@ -56,7 +56,7 @@ type Status struct {
 	Withheld string `json:"withheld,omitempty"`
 	// Pod is the name of the process in reports.
 	Pod string `json:"pod,omitempty"`
-	// Program is the program with its version, Go version and commit. Version is that of the config.
+	// Program is the program with its version, Go version and commit. Version is the version of the config.
 	Program string `json:"program,omitempty"`
 	// Started is when the process started.
 	Started time.Time `json:"started,omitzero"`
@@ -214,8 +214,8 @@ type ForwardingStatus struct {
 	// that it has sent to those pods.
 	Delivered uint64 `json:"delivered"`
 	Replied   uint64 `json:"replied"`
-	// Unknown counts datagrams of clients without an owner, and Limited those that were dropped because too many clients
-	// without a session have sent datagrams.
+	// Unknown counts datagrams of clients without an owner. Limited counts datagrams that were dropped because too many
+	// clients without a session have sent datagrams.
 	Unknown uint64 `json:"unknown"`
 	Limited uint64 `json:"limited"`
 	// Adopted counts the sessions that this pod has handed over to the pods at which the datagrams of their clients arrive.

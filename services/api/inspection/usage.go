@@ -14,18 +14,18 @@ const UsageSpan = time.Hour
 
 // Usage is what the users of a pod have relayed in a period of the last hour, in whole minutes.
 type Usage struct {
-	// From and To are the bounds of the period: those of the request, From rounded down and To rounded up to minutes, but
-	// not after the time of the answer.
+	// From and To are the bounds of the requested period, From rounded down and To rounded up to minutes, but not after
+	// the time of the answer.
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 	// Since is from when on the pod has counted. What was relayed before is missing.
 	Since time.Time `json:"since"`
-	// Total is the sum of all entries, also of those that are left out.
+	// Total is the sum of all entries, including entries that are left out.
 	Total UsageFigures `json:"total"`
-	// Entries are the sums by user or by route, those with the most bytes first.
+	// Entries are the sums by user or by route, the entries with the most bytes first.
 	Entries []UsageEntry `json:"entries"`
-	// Truncated reports that entries are left out, or that the pod has not kept all users apart. The figures of an entry
-	// may then be too low; those of Total are not, unless the request selects a user.
+	// Truncated reports that entries are left out, or that the pod has not kept all users apart. The figures of an
+	// entry may then be too low. The figures of Total are not, unless the request selects a user.
 	Truncated bool `json:"truncated,omitempty"`
 }
 

@@ -62,7 +62,7 @@ type settings struct {
 }
 
 // value returns the value of the variable OTEL_EXPORTER_OTLP_signal_name, or else OTEL_EXPORTER_OTLP_name, and the name
-// of the one that is set.
+// of the variable that is set.
 func (s settings) value(name string) (value, of string) {
 	for _, prefix := range []string{"OTEL_EXPORTER_OTLP_" + string(s.signal) + "_", "OTEL_EXPORTER_OTLP_"} {
 		if value := s.env(prefix + name); value != "" {

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Variables of the signal precede the general ones, and an error names the variable.
+// Variables of the signal take precedence over the general variables, and an error names the variable.
 func TestOpen(t *testing.T) {
 	const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	for _, c := range []struct {

@@ -11,7 +11,8 @@ import (
 const lineInterval = time.Minute
 
 // Lines logs refusals so that none is silent and no client can fill the log. The first refusal with a reason is logged
-// at once. Further ones are counted, and their number is logged at most once a minute. The zero Lines is ready to use.
+// at once. Further refusals are counted, and their number is logged at most once a minute. The zero Lines is ready to
+// use.
 type Lines struct {
 	mu sync.Mutex
 	// pending is the number of refusals since the last line, by reason. A reason without an entry is logged at once.
@@ -39,7 +40,7 @@ func (l *Lines) Log(log *slog.Logger, level slog.Level, message, reason, text st
 	l.later(reason, line)
 }
 
-// later logs the further refusals with a reason in a minute. If there are none, the next one is logged at once.
+// later logs the further refusals with a reason in a minute. If there are none, the next refusal is logged at once.
 func (l *Lines) later(reason string, line func(times uint64, details ...any)) {
 	time.AfterFunc(lineInterval, func() {
 		l.mu.Lock()

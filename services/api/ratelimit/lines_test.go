@@ -31,7 +31,7 @@ func (o *output) take() string {
 	return text
 }
 
-// The first refusal with a reason is logged at once, and the number of further ones once a minute.
+// The first refusal with a reason is logged at once, and the number of further refusals once a minute.
 func TestLinesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out output

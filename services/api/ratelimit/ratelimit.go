@@ -50,8 +50,8 @@ func (l *Limiter[K]) TakeAt(key K, perSecond float64, burst int, now time.Time) 
 	return wait
 }
 
-// bucket returns the bucket of a key. If maxKeys buckets are in use, it removes the full ones, which are equal to new
-// ones. It does so at most once a second, because it visits all buckets.
+// bucket returns the bucket of a key. If maxKeys buckets are in use, it removes the full buckets, which equal new
+// buckets. It does so at most once a second, because it visits all buckets.
 func (l *Limiter[K]) bucket(key K, limit rate.Limit, burst int, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,7 +17,7 @@ No metric contains user names or addresses of clients.
 [Monitoring](../monitoring.md) has the dashboards and alerts that are made of them.
 `
 
-// sections are the sections of the page: a metric belongs to the first one whose prefix it has.
+// sections are the sections of the page. A metric belongs to the first section whose prefix it has.
 var sections = []struct{ prefix, title, reasons string }{
 	{"stunner_auth_", "Auth service", "auth-refusals.md"},
 	{"stunner_operator_", "Operator", "operator-refusals.md"},

@@ -33,7 +33,7 @@ func Listen(flag, address string) (net.Listener, error) {
 }
 
 // Serve serves h on ln until ctx ends. Then it waits up to stopTimeout for running requests and closes ln. The end of
-// ctx is not an error. The contexts of requests, including hijacked ones, end when Serve returns.
+// ctx is not an error. The contexts of requests, including hijacked requests, end when Serve returns.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {
 	return ServeUpTo(ctx, ln, h, maxConnections)
 }

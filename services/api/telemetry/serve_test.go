@@ -76,7 +76,7 @@ func request(t *testing.T, c net.Conn, text string) *http.Response {
 	return response
 }
 
-// Only errors of this process are logged, not those of clients.
+// Only errors of this process are logged, and no errors of clients.
 func TestServeLogsItsOwnErrors(t *testing.T) {
 	var logged bytes.Buffer
 	log.SetOutput(&logged)
@@ -123,7 +123,7 @@ func TestServeBoundsItsConnections(t *testing.T) {
 		for i := range 5000 {
 			c := p.dial()
 			if i%2 == 0 {
-				_, _ = io.WriteString(c, "GET / HTTP/1.1\r\n") // half of the clients that are closed have sent a part of a request
+				_, _ = io.WriteString(c, "GET / HTTP/1.1\r\n") // half of the clients have sent a part of a request
 			}
 			slow = append(slow, c)
 			if i == 900 {

@@ -41,7 +41,7 @@ const leeway = 30 * time.Second
 // Limits of a token in bytes. A token is limited by the size of the headers of a request.
 const (
 	maxKeyID  = 128 // of the header "kid"
-	maxUserID = 128 // of a user id; a longer one is replaced by its hash
+	maxUserID = 128 // of a user id; the hash replaces a longer user id
 )
 
 // Identity is the identity of a caller.

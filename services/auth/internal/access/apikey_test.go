@@ -75,7 +75,7 @@ func TestAPIKeysTakeOneTime(t *testing.T) {
 	for i := range many {
 		many[i] = APIKey{Name: fmt.Sprint("key", i), Hashes: []Hash{sha256.Sum256(fmt.Append(nil, "key", i)), {}}}
 	}
-	// near returns a key whose hash differs from that of the presented key in all bytes from the given one on
+	// near returns a key whose hash differs from the hash of the presented key in all bytes from the given byte on
 	near := func(from int) []APIKey {
 		hash := sha256.Sum256([]byte("nobody"))
 		for i := from; i < len(hash); i++ {

@@ -46,7 +46,7 @@ func parseExact(raw []byte, names []string) (map[string]json.RawMessage, error) 
 var types = []string{"JWT", "at+jwt"}
 
 // stringHeaders are registered header parameters of a JWT (RFC 7515 §4.1, RFC 7516 §4.1, RFC 8555 §6.5.2) whose values
-// must be strings. keyHeaders are those that contain a key, which a token must not have.
+// must be strings. keyHeaders are the header parameters that contain a key. A token must not have them.
 var (
 	stringHeaders = []string{"alg", "kid", "typ", "cty", "enc", "zip", "jku", "x5u", "x5t", "x5t#S256", "nonce"}
 	keyHeaders    = []string{"jwk", "x5c"}

@@ -235,7 +235,7 @@ func TestJ03InventedKeyIDsDoNotBlockOtherSources(t *testing.T) {
 	})
 }
 
-// J-01: the identity of an accepted token is that of its payload, by exact names.
+// J-01: the identity of an accepted token comes from its payload, by exact names.
 func FuzzClaims(f *testing.F) {
 	for _, claims := range []string{
 		`{}`, `{"sub":"ada","SUB":"root"}`, `{"sub":"ada","sub":"root"}`, `{"\u0073ub":"ada"}`,

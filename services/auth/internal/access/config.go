@@ -44,11 +44,11 @@ type Config struct {
 	// Discovery means that the URL of the JWK set is read from ISSUER/.well-known/openid-configuration (OpenID Connect
 	// Discovery 1.0).
 	Discovery bool
-	// JWKSHosts are the hosts, HOST or HOST:PORT, to which Discovery may lead in addition to that of the issuer.
+	// JWKSHosts are the hosts, HOST or HOST:PORT, to which Discovery may lead in addition to the host of the issuer.
 	JWKSHosts []string
 	// CAFile has the certificates that verify the server of the keys; empty means the certificates of the system.
 	CAFile string
-	// TokenFile has a bearer token for the server of the keys, such as that of the pod's ServiceAccount.
+	// TokenFile has a bearer token for the server of the keys, for example the token of the pod's ServiceAccount.
 	TokenFile string
 	// MaxAge is the maximum time since a token was issued; 0 means no limit.
 	MaxAge time.Duration
@@ -56,7 +56,7 @@ type Config struct {
 	Required Claims
 }
 
-// Rules returns the policy of the --jwt-… flags: the zero Config is open, and any other one is the only issuer.
+// Rules returns the policy of the --jwt-… flags. The zero Config is open. Any other Config is the only issuer.
 func (c Config) Rules() Rules {
 	if c.open() {
 		return Rules{Open: &Grant{}}

@@ -78,7 +78,7 @@ func (i *issuer) fail(answer http.HandlerFunc) {
 	i.answer = answer
 }
 
-// headers are those of a request with a token that the named key signed.
+// headers are the headers of a request with a token that the named key signed.
 func (i *issuer) headers(t *testing.T, id string) http.Header {
 	t.Helper()
 	i.mu.Lock()
@@ -138,7 +138,7 @@ func accepted(t *testing.T, p *Policy, h http.Header) {
 	}
 }
 
-// J-03: a rotated key is fetched once for many requests, and the previous one stays valid.
+// J-03: a rotated key is fetched once for many requests, and the previous key stays valid.
 func TestJ03RotationUnderLoad(t *testing.T) {
 	i := newIssuer(t)
 	i.rotate(t, "first")

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A rotated secret is used within seconds, and an invalid one is ignored.
+// A rotated secret is used within seconds, and an invalid secret is ignored.
 func TestKeyFileIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "secret")

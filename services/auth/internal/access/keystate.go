@@ -10,8 +10,8 @@ import (
 
 // KeyState reports whether the keys that verify tokens, and the policy file, are current.
 type KeyState struct {
-	// ReadAt is the time of the last successful read; zero if there was none. If there are several issuers, or a policy
-	// file, it is the time of the one that was read least recently.
+	// ReadAt is the time of the last successful read, or zero if there was none. If there are several issuers, or a
+	// policy file, it is the earliest of their times.
 	ReadAt time.Time
 	// Problem says why the last read failed; empty if it succeeded. The result of the last successful read stays in
 	// use.

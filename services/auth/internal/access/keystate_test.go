@@ -62,7 +62,7 @@ func TestKeyStateOfAURL(t *testing.T) {
 }
 
 // J-03: if the key of a token cannot be fetched because too many requests wait for the key set, the token does not
-// count as one with an unknown key.
+// count as a token with an unknown key.
 func TestJ03TooManyWaitForTheKeySet(t *testing.T) {
 	missing := func(*jwt.Token) (any, error) { return nil, jwkset.ErrKeyNotFound }
 	r := newRotation(missing, missing)

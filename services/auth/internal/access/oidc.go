@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// fetcher fetches the JWK set of an issuer: from its URL, or from the one that OpenID Connect Discovery names. It
+// fetcher fetches the JWK set of an issuer: from its URL, or from the URL that OpenID Connect Discovery names. It
 // follows no redirects. It replaces the body of each answer with status 200 by its usable keys, and records the result
 // of each fetch.
 type fetcher struct {
@@ -23,7 +23,8 @@ type fetcher struct {
 	reads *keyReads
 	// caFile and tokenFile are read at each fetch, because mounted files change.
 	caFile, tokenFile string
-	// issuer is the issuer whose discovery document names the JWK set. It is empty if the URL is that of the JWK set.
+	// issuer is the issuer whose discovery document names the JWK set. It is empty if the URL leads to the JWK set
+	// itself.
 	issuer string
 	hosts  []string
 }
@@ -107,8 +108,8 @@ func (f *fetcher) keySet(r *http.Request) (*http.Response, error) {
 	return next.RoundTrip(second)
 }
 
-// jwksURI returns the URL of the JWK set in a discovery document. The URL must have the host of the issuer, or one that
-// the policy lists: the keys decide who may sign tokens.
+// jwksURI returns the URL of the JWK set in a discovery document. The host of the URL must be the host of the issuer,
+// or a host that the policy lists: the keys decide who may sign tokens.
 func (f *fetcher) jwksURI(raw []byte, host string) (*url.URL, error) {
 	var document struct {
 		Issuer  string `json:"issuer"`

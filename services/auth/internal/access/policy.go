@@ -220,7 +220,7 @@ func (s *state) verifier(c *claims, algorithm string, now time.Time) (*verifier,
 	if of == nil {
 		return nil, refuse(TokenIssuer, "claim iss: the policy has no such issuer")
 	}
-	// An algorithm of one issuer must not be used with a key of another one.
+	// An algorithm of one issuer must not be used with a key of another issuer.
 	if !slices.Contains(of.algorithms, algorithm) {
 		return nil, refuse(TokenAlgorithm, "header alg: %s is not accepted from the issuer", algorithm)
 	}

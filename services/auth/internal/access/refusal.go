@@ -70,7 +70,7 @@ var libraryReasons = []struct {
 	{jwkset.ErrKeyNotFound, KeyUnknown},
 	{jwt.ErrInvalidKeyType, TokenAlgorithm},
 	{jwt.ErrTokenSignatureInvalid, TokenSignature},
-	{jwt.ErrTokenUnverifiable, TokenAlgorithm}, // the alg is unknown, or is not that of the key
+	{jwt.ErrTokenUnverifiable, TokenAlgorithm}, // the alg is unknown, or does not fit the key
 }
 
 // refusalOf returns the refusal for an error of the check of a token.

@@ -43,8 +43,8 @@ func OpenPolicy(ctx context.Context, path string, log *slog.Logger) (*Policy, er
 	return p, nil
 }
 
-// read reads the policy file, and puts it into force if it is the first one or has changed. It returns the same error of consecutive reads
-// only once.
+// read reads the policy file, and puts it into force if it has changed or was not read before. It returns the same
+// error of consecutive reads only once.
 func (p *Policy) read(ctx context.Context, log *slog.Logger) error {
 	f := p.file
 	raw, err := yamlfile.ReadFile(f.path, maxRules)

@@ -183,7 +183,7 @@ func TestTokensAreCheckedByTheirOwnIssuer(t *testing.T) {
 	})
 }
 
-// J-03, J-04: a remembered token is refused once it has expired, or its key is gone or is another one.
+// J-03, J-04: a remembered token is refused once it has expired, or its key is gone or was replaced.
 func TestRememberedTokens(t *testing.T) {
 	withFile(t, fromURL, func(t *testing.T, i *issuer, p *Policy, _ func(string), _ *logged) {
 		for name, forget := range map[string]func(){

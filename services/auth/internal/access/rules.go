@@ -24,7 +24,7 @@ type Rules struct {
 type Issuer struct {
 	Config
 	Grant
-	// Rules are tried in their order. The grant of the first one that matches the claims of a token replaces Grant.
+	// Rules are tried in their order. The grant of the first Rule that matches the claims of a token replaces Grant.
 	Rules []Rule
 }
 
@@ -41,7 +41,7 @@ type Grant struct {
 	Gateways Gateways
 	// MaxTTL is the longest lifetime of a credential; 0 means the maximum of the service.
 	MaxTTL time.Duration
-	// Rate is the rate limit of the caller; the zero Rate means that of the service.
+	// Rate is the rate limit of the caller. The zero Rate means the rate limit of the service.
 	Rate Rate
 	// User is the form of the user ids in credentials.
 	User Template

@@ -16,7 +16,7 @@ const (
 	maxRules      = 1 << 20 // bytes
 	maxIssuers    = 32
 	maxAPIKeys    = 256
-	maxHashes     = 2 // the hash of a key, and that of the key that replaces it
+	maxHashes     = 2 // the hash of a key, and the hash of its replacement
 	maxClaimRule  = 64
 	maxPatterns   = 256
 	maxAlgorithms = 16

@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// The fields of the claim "stunner" in its form as an object, and those of its field "scope".
+// The fields of the claim "stunner" if it is an object, and the fields of its field "scope".
 var (
 	stunnerNames = []string{"gateways", "region", "scope"}
 	scopeNames   = []string{"routes", "allocations", "bytesPerSecond", "bytes", "notBefore"}

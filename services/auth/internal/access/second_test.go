@@ -116,7 +116,7 @@ func FuzzSecondLibrary(f *testing.F) {
 		}
 		text += "." + signature
 		if strings.ContainsAny(signature, " \t\r\n") {
-			return // the header of the request would be another one
+			return // the request would have another header
 		}
 		who, err := p.Identify(http.Header{"Authorization": {"Bearer " + text}}, "", "test")
 		if err != nil {

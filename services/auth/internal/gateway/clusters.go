@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
 )
 
-// maxRegions is the maximum number of regions in an answer: the nearest one, and the next one in case the first one
-// fails.
+// maxRegions is the maximum number of regions in an answer: the nearest region, and the next region in case the nearest
+// one fails.
 const maxRegions = 2
 
 // Cluster is a cluster whose gateways the service serves.
@@ -84,12 +84,12 @@ func (all Clusters) Ahead() (ahead time.Duration) {
 type Preference struct {
 	// Regions are the regions, the nearest first.
 	Regions []string
-	// User selects the cluster among those of a region, so that a user gets the same one each time.
+	// User selects one cluster of a region, so that a user gets the same cluster each time.
 	User string
 }
 
 // Select returns the gateways that a filter selects and that keep retains. It returns the gateways of a cluster in the
-// nearest region, followed by those of a cluster in the next region, if there are such gateways. The result must not be
+// nearest region, followed by the gateways of a cluster in the next region, if there are any. The result must not be
 // changed.
 func (all Clusters) Select(f Filter, p Preference, keep func([]*Gateway) []*Gateway) []*Gateway {
 	if len(all) == 1 {

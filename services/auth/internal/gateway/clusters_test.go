@@ -107,9 +107,9 @@ func TestUnreachableClusterIsUsedForKeep(t *testing.T) {
 	}
 }
 
-// TestUsersAreDividedByWeight: the users of a region are divided over its clusters by weight, each user gets the same
-// cluster again, and one without weight is used only instead of the others. If a cluster is removed,
-// only its own users change to another one.
+// TestUsersAreDividedByWeight: the users of a region are divided over its clusters by weight, and each user gets the
+// same cluster again. A cluster without weight is used only instead of the others. If a cluster is removed, only its
+// own users change to another cluster.
 func TestUsersAreDividedByWeight(t *testing.T) {
 	all, c := clusters("a:europe:3", "b:europe:1", "spare:europe:0")
 	of := func(user string) string {
@@ -143,7 +143,7 @@ func TestUsersAreDividedByWeight(t *testing.T) {
 	}
 }
 
-// TestOneClusterAllocatesNothing: with one cluster, Select costs as much as that of its directory.
+// TestOneClusterAllocatesNothing: with one cluster, Select costs as much as Select of its directory.
 func TestOneClusterAllocatesNothing(t *testing.T) {
 	all, _ := clusters("only:europe:1")
 	if n := testing.AllocsPerRun(100, func() { all.Select(Filter{}, Preference{}, everything) }); n != 0 {

@@ -142,7 +142,7 @@ func (d *Directory) Age() time.Duration {
 // connection; 0 if unknown.
 func (d *Directory) Ahead() time.Duration { return d.last.Load().ahead }
 
-// Revisions returns the revisions of the configs by gateway, and when the last one was received.
+// Revisions returns the revisions of the configs by gateway, and when the last config was received.
 func (d *Directory) Revisions() (revisions map[string]string, changed time.Time) {
 	s := d.last.Load()
 	revisions = make(map[string]string, len(s.gateways))

@@ -310,7 +310,7 @@ func until(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// J-09: a service whose clock differs by more than five minutes does not become ready, and one that was ready stays
+// J-09: a service whose clock differs by more than five minutes does not become ready. A service that was ready stays
 // ready.
 func TestJ09ClocksThatDifferKeepFromBeginning(t *testing.T) {
 	d := NewDirectory("", time.Now, slog.New(slog.DiscardHandler))

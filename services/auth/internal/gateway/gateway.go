@@ -166,7 +166,7 @@ func (g *Gateway) makeURLs(v URLOptions) (urls []string) {
 	return urls
 }
 
-// limited returns n of the URLs in their order: the first one of each protocol, then the second ones, and so on.
+// limited returns n of the URLs in their order: the first URL of each protocol, then the second URL of each, and so on.
 func limited(urls []string, protocols []config.Protocol, n int) (out []string) {
 	turn, seen := make([]int, len(urls)), map[config.Protocol]int{}
 	for i, p := range protocols {

@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// oslo is a gateway with a listener of every kind, in no useful order, and one without public address.
+// oslo is a gateway with a listener of every kind, in no useful order, and a listener without public address.
 func oslo() config.Config {
 	c := config.Config{
 		Version: config.Version,

@@ -17,8 +17,8 @@ import (
 // Bounds of the entries.
 const (
 	size = 1_000
-	// userShare is the maximum number of entries of one user, and originShare that of one origin, so that neither
-	// displaces the entries of others. An origin may be an application with many users.
+	// userShare is the maximum number of entries of one user. originShare is the maximum number of entries of one
+	// origin, which may be an application with many users. So neither displaces the entries of others.
 	userShare   = 20
 	originShare = size / 2
 )

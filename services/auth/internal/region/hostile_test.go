@@ -120,8 +120,8 @@ func TestGeoIPFilesThatAreNoFiles(t *testing.T) {
 	}
 }
 
-// TestGeoIPFileIsReplacedWhileItIsRead: each answer is of a whole version, whether a version is renamed or written over
-// another one, and the last version counts in the end.
+// TestGeoIPFileIsReplacedWhileItIsRead: each answer comes from one whole version, whether a version is renamed or
+// written over another version. The last version is used in the end.
 func TestGeoIPFileIsReplacedWhileItIsRead(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "cities.mmdb")

@@ -20,8 +20,8 @@ type Cluster struct {
 	// Name is unique.
 	Name   string
 	Region string
-	// Weight is the share of the users that get gateways of this cluster first, among the clusters of its region. With 0
-	// the cluster is used only while no other one of its region can be used.
+	// Weight is the share of the users that get gateways of this cluster first, among the clusters of its region. With
+	// 0, the cluster is used only while no other cluster of its region can be used.
 	Weight int64
 	Origin Origin
 }
@@ -73,9 +73,9 @@ func (m *Map) Names() (names []string) {
 }
 
 // Order returns the names of all regions, the nearest first. The first region is the requested one. The regions whose
-// networks contain the address of the client follow, then those with its country, then those with its continent. Equal
-// regions are sorted by distance, and then as in the file. asked is empty or unknown if the caller has not requested a
-// region.
+// networks contain the address of the client follow, then the regions with its country, then the regions with its
+// continent. Equal regions are sorted by distance, and then as in the file. asked is empty or unknown if the caller has
+// not requested a region.
 func (m *Map) Order(asked string, client netip.Addr) []string {
 	if len(m.regions) < 2 {
 		return m.Names()

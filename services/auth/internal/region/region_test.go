@@ -178,7 +178,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// logged is a log whose lines are taken from it.
+// logged is a log. take returns its lines and empties it.
 type logged struct {
 	mu sync.Mutex
 	bytes.Buffer

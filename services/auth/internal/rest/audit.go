@@ -17,7 +17,7 @@ import (
 type outcome struct {
 	user    string
 	granted bool     // the request was answered, possibly without a credential
-	grants  []grant  // those with a credential
+	grants  []grant  // the grants with a credential
 	did     *deed    // of a request that was answered and is not about credentials
 	failure *failure // nil if the request was not refused
 }

@@ -10,7 +10,7 @@ import (
 // copy the request.
 type call struct {
 	id       string // of the request
-	viaProxy bool   // the connection is that of a trusted proxy
+	viaProxy bool   // the connection comes from a trusted proxy
 	source   source
 	fleet    Clusters
 	who      access.Identity

@@ -48,8 +48,8 @@ func (m *mint) credential(
 // credentials.
 func carriesCaveats(g *gateway.Gateway) bool { return g.STUNOnly || g.Authority.SharedSecret != "" }
 
-// caveatsFor returns the caveats of a credential of a gateway. A credential with caveats names its gateway, because they
-// are about the routes and the limits of this gateway, and another one may have the same shared secret.
+// caveatsFor returns the caveats of a credential of a gateway. A credential with caveats names its gateway, because
+// they are about the routes and the limits of this gateway, and another gateway may have the same shared secret.
 func caveatsFor(g *gateway.Gateway, c credential.Caveats) credential.Caveats {
 	if !c.IsZero() && g.Namespace != "" {
 		c.Gateway = g.ID()
@@ -77,7 +77,7 @@ func iceServers(grants []grant) []IceServer {
 	return out
 }
 
-// withSTUN returns the ICE servers with a server of stun: URLs before that of each gateway that has some.
+// withSTUN returns the ICE servers. Before each gateway that has stun: URLs, it inserts a server with these URLs.
 func withSTUN(grants []grant) (out []IceServer) {
 	for i, server := range iceServers(grants) {
 		if g := grants[i]; !g.stunOnly && len(g.stunURLs) > 0 {

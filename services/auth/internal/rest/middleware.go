@@ -52,7 +52,7 @@ const requestIDHeader = "X-Request-Id"
 var requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 // begin stores the state of a request in its context, with its source and its id: the id that a trusted proxy has sent,
-// if it matches requestID, or else a new one. All log lines of this package about the request contain the id.
+// if it matches requestID, or else a new id. All log lines of this package about the request contain the id.
 func (s server) begin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get(requestIDHeader)

@@ -29,8 +29,8 @@ type Clusters struct {
 	Operators map[string]discovery.Inspector
 }
 
-// Fleet has the Clusters in force. They may be replaced while requests are answered: each request uses those that were
-// in force when it began.
+// Fleet has the Clusters in force. They may be replaced while requests are answered: each request uses the Clusters
+// that were in force when it began.
 type Fleet struct{ now atomic.Pointer[Clusters] }
 
 // NewFleet returns a Fleet with clusters in force.

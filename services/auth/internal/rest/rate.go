@@ -21,7 +21,7 @@ type Rates struct {
 	// Rate applies to each subject of a token, and to each source outside of the cluster.
 	Rate
 	// Inside applies to each source inside of the cluster, where a web app may send the requests of all its users, and
-	// to each API key, which belongs to such an app.
+	// to each API key, which belongs to a web app.
 	Inside Rate
 	// Networks are the networks of the cluster. Sources with private, loopback or link-local addresses are always
 	// inside of the cluster.
@@ -37,8 +37,9 @@ type Rates struct {
 // maxKeys is the maximum number of token buckets of one limiter. Each source and each caller has a bucket.
 const maxKeys = 1 << 16
 
-// limiters contain the token buckets: outside those of sources outside of the cluster, inside those of sources inside
-// of the cluster, and callers those of callers, each with its own rate. A nil limiter allows all requests.
+// limiters contain the token buckets, each with its own rate: outside the buckets of sources outside of the cluster,
+// inside the buckets of sources inside of the cluster, and callers the buckets of callers. A nil limiter allows all
+// requests.
 type limiters struct {
 	outside, inside *ratelimit.Limiter[sourceKey]
 	callers         *ratelimit.Limiter[string]

@@ -60,7 +60,7 @@ func (s *service) answered(
 	return count
 }
 
-// J-13: each address has a bucket, and a client cannot get another one with a header.
+// J-13: each address has a bucket, and a client cannot get another bucket with a header.
 func TestAddressesAreLimited(t *testing.T) {
 	const one, private, proxy = "198.51.100.1:4000", "10.1.2.3:4000", "10.9.9.9:4000"
 	tests := map[string]struct {

@@ -14,7 +14,8 @@ const RecentMinutes = 10
 // are refused. Further lines have level DEBUG.
 const maxLines = 20
 
-// recent counts the requests of the last minutes by the reason of their refusal. Granted ones have the empty reason.
+// recent counts the requests of the last minutes by the reason of their refusal. Granted requests have the empty
+// reason.
 type recent struct {
 	mu     sync.Mutex
 	counts map[access.Reason]*minutes

@@ -90,7 +90,7 @@ var provocations = map[access.Reason]func(t *testing.T, k keys) provoked{
 		s := newService(t, policy, gateways()...)
 		token := sign(t, jwt.SigningMethodES256, k.ec, "elsewhere", nil, good())
 		var waiting sync.WaitGroup
-		for range 90 { // one source may have a quarter of those that may still wait
+		for range 90 { // one source may use a quarter of the waiting slots
 			waiting.Go(func() { s.ServeHTTP(httptest.NewRecorder(), asking(s, token).request) })
 		}
 		synctest.Wait()
@@ -422,7 +422,7 @@ func documented(t *testing.T) map[string]map[string]string {
 	return sections
 }
 
-// Each reason of package access is in the table. fail panics for another one.
+// Each reason of package access is in the table. fail panics for any other reason.
 func TestReasonsOfTokensAreInTheTable(t *testing.T) {
 	source, err := os.ReadFile("../access/refusal.go")
 	if err != nil {
@@ -469,8 +469,8 @@ func TestRefusalsKeepSecrets(t *testing.T) {
 	}
 }
 
-// The log has at most 20 lines a minute with one reason at its level. The next line has the number of those between,
-// and a request that gets credentials always has a line.
+// The log has at most 20 lines a minute with one reason at its level. The next line has the number of suppressed lines.
+// A request that gets credentials always has a line.
 func TestLinesOfRefusalsAreLimited(t *testing.T) {
 	c := &clock{now}
 	s := newServiceWith(t, rest.Options{Policy: open(), Now: c.now}, gateways()...)

@@ -83,7 +83,7 @@ func (w threeRegions) ask(t *testing.T, k keys, body, from string, claims map[st
 	return strings.Join(names, " ")
 }
 
-// TestNearestRegionComesFirst: the first servers are those of the region of the request, else of the token, else of the
+// TestNearestRegionComesFirst: the first servers are in the region of the request, else of the token, else of the
 // address of the client. Servers of another region follow.
 func TestNearestRegionComesFirst(t *testing.T) {
 	k := newKeys(t)

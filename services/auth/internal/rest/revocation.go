@@ -32,8 +32,8 @@ const (
 )
 
 // issuedBefore returns the time before which credentials of a user at a gateway are revoked, in seconds since 1970. It
-// returns 0 if the user is not revoked there. The revocations are those in the config of the gateway, and those that
-// this service has written and the config does not have yet.
+// returns 0 if the user is not revoked there. It reads the revocations in the config of the gateway, and the
+// revocations that this service has written and the config does not have yet.
 func (s server) issuedBefore(g *gateway.Gateway, userID string, now time.Time) int64 {
 	if g.Authority.SharedSecret == "" {
 		return 0

@@ -105,7 +105,7 @@ func (s *service) credentialOf(t *testing.T, user string) string {
 }
 
 // A revocation is stored, listed and lifted. From the request on, before any config has it, new credentials of the user
-// have a time of issue that the revocation accepts, and those of others have none.
+// have a time of issue that the revocation accepts. Credentials of other users have no time of issue.
 func TestRevocation(t *testing.T) {
 	folder := t.TempDir()
 	store, err := revoke.OpenFolder(folder)

@@ -24,7 +24,7 @@ type credentialRequest struct {
 	userID string
 	ttl    time.Duration // 0 means the default of the gateway
 	view   gateway.URLOptions
-	// caveats are those of the request, without those of the token.
+	// caveats are the caveats of the request, without the caveats of the token.
 	caveats credential.Caveats
 	// region is the requested region; empty if the request names none.
 	region string
@@ -403,7 +403,7 @@ func preference(ctx context.Context, d credentialRequest) gateway.Preference {
 	}
 	client := sourceOf(ctx)
 	if client.unnamed {
-		client.addr = netip.Addr{} // the address is that of a proxy
+		client.addr = netip.Addr{} // the address belongs to a proxy
 	}
 	return gateway.Preference{
 		Regions: regions.Order(cmp.Or(d.region, identityOf(ctx).Region), client.addr), User: d.userID,
@@ -432,8 +432,8 @@ func keepAllowed(sets ...access.Gateways) func([]*gateway.Gateway) []*gateway.Ga
 	}
 }
 
-// idleLast returns gateways in their order, those without a dataplane last: some clients use only the first URL. None
-// is left out, because the operator may have lost its connection to a dataplane that clients reach.
+// idleLast returns gateways in their order, gateways without a dataplane last, because some clients use only the first
+// URL. No gateway is left out, because the operator may have lost its connection to a dataplane that clients reach.
 func idleLast(all []*gateway.Gateway) []*gateway.Gateway {
 	if !slices.ContainsFunc(all, func(g *gateway.Gateway) bool { return g.Idle }) {
 		return all

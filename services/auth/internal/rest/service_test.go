@@ -46,7 +46,8 @@ type service struct {
 	contract  routers.Router
 }
 
-// gateways are those of most tests, sorted: an ephemeral, a static, a STUN-only and one without public address.
+// gateways are the gateways of most tests, sorted: an ephemeral gateway, a static gateway, a gateway with STUN only,
+// and a gateway without public address.
 func gateways() []config.Config {
 	udp := func(name, host string) config.Listener {
 		return config.Listener{Name: name, Protocol: config.TURNUDP, PublicAddress: host, PublicPort: 3478, Port: 13478}

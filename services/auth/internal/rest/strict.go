@@ -14,8 +14,8 @@ import (
 	strict "sigs.k8s.io/json"
 )
 
-// form describes the body of the requests to a path: its fields, those of its gateways, and those of its scope, if it has
-// one.
+// form describes the body of the requests to a path: its fields, the fields of its gateways, and the fields of its
+// scope, if it has a scope.
 type form struct {
 	fields, gateways, scope []string
 	// blank returns a pointer to an empty body.

@@ -36,7 +36,7 @@ const (
 	audience = "turn-credentials"
 )
 
-// keys are the keys of the tests: one of each published type, and one that is not published.
+// keys are the keys of the tests: one of each published type, and a key that is not published.
 type keys struct {
 	rsa, stranger *rsa.PrivateKey
 	ec            *ecdsa.PrivateKey

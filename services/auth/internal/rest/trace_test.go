@@ -83,8 +83,9 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// The span of a trusted proxy is the parent of that of the request. That of another client is a link, so that a client
-// decides neither the id of a trace nor whether it is sampled. A header that is no trace context changes nothing.
+// The span of a trusted proxy is the parent of the span of the request. The span of another client is a link, so that a
+// client decides neither the id of a trace nor whether it is sampled. A header that is no trace context changes
+// nothing.
 func TestParentOfSpan(t *testing.T) {
 	for _, c := range []struct {
 		from, header string

@@ -169,8 +169,8 @@ func TestUsageAnswer(t *testing.T) {
 	}
 }
 
-// A service with several clusters asks all of their operators, not only those near the caller. The answer says that one
-// of them is away.
+// A service with several clusters asks all of their operators, not only the operators near the caller. The answer says
+// that one of them is away.
 func TestUsageOfSeveralClusters(t *testing.T) {
 	s := usageService(t, "usage: any", nil)
 	frankfurt, tokyo := &operator{}, &operator{}

@@ -37,8 +37,8 @@ type Revocation struct {
 
 // Store keeps revocations. Its methods may be called from several goroutines.
 type Store interface {
-	// List returns the revocations that this service has written, also from other replicas, and also those that have
-	// expired.
+	// List returns the revocations that this service has written, including revocations of other replicas and expired
+	// ones.
 	List(ctx context.Context) ([]Revocation, error)
 	// Put writes a revocation, in place of the one with its namespace and ID.
 	Put(ctx context.Context, r Revocation) error

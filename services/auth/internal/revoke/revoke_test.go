@@ -153,7 +153,8 @@ func newCluster(t *testing.T) (*Cluster, *server) {
 	return c, api
 }
 
-// Both stores keep revocations as they are, replace one with the same name, and delete one that is not there.
+// Both stores keep revocations as they are, replace a revocation with the same name, and accept the deletion of a
+// missing revocation.
 func TestStores(t *testing.T) {
 	cluster, _ := newCluster(t)
 	folder, err := OpenFolder(t.TempDir())
@@ -256,7 +257,7 @@ func TestForeignRevocations(t *testing.T) {
 }
 
 // A user with the right to write Revocations fills a namespace with objects that have the label of this service: few
-// large objects, or many small ones. Revocations of other namespaces are still listed, and a Registry writes them.
+// large objects, or many small objects. Revocations of other namespaces are still listed, and a Registry writes them.
 func TestFloodedNamespaceLeavesOthers(t *testing.T) {
 	for name, flood := range map[string]struct{ objects, bytes int }{
 		"large objects": {4, 600_000}, "many objects": {200, 100}, "objects of a medium size": {60, 30_000},
@@ -395,8 +396,8 @@ func TestClusterErrors(t *testing.T) {
 	}
 }
 
-// A Registry deletes expired revocations, reads those of other replicas, and has the users of its own writes before
-// the store is read again, also if the store fails.
+// A Registry deletes expired revocations and reads the revocations of other replicas. It has the users of its own
+// writes before the store is read again, also if the store fails.
 func TestRegistryStoresRevocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder, err := OpenFolder(t.TempDir())

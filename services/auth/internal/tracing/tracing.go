@@ -88,7 +88,7 @@ func message(s sdk.ReadOnlySpan) *spans.Span {
 	traceID, spanID := id.TraceID(), id.SpanID()
 	m := &spans.Span{
 		TraceId: traceID[:], SpanId: spanID[:], TraceState: id.TraceState().String(), Flags: flags(id),
-		Name: s.Name(), Kind: spans.Span_SpanKind(s.SpanKind()), // the numbers of OTLP are those of the API
+		Name: s.Name(), Kind: spans.Span_SpanKind(s.SpanKind()), // OTLP and the API have the same numbers
 		StartTimeUnixNano: uint64(s.StartTime().UnixNano()), EndTimeUnixNano: uint64(s.EndTime().UnixNano()),
 		Attributes: attributes(s.Attributes()), DroppedAttributesCount: uint32(s.DroppedAttributes()),
 	}

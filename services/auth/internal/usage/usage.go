@@ -22,12 +22,12 @@ import (
 const (
 	// Timeout is how long Ask waits for all operators. An operator waits six seconds for its pods.
 	Timeout = 10 * time.Second
-	// busyPause is the time between two requests to an operator that has refused the first one because there were too
-	// many.
+	// busyPause is the time between two requests to an operator that has refused the first request because there were
+	// too many.
 	busyPause = time.Second
 )
 
-// By says what the entries of an answer are: those of inspection.UsageBy, or Gateways.
+// By says what the entries of an answer are: a value of inspection.UsageBy, or Gateways.
 type By = inspection.UsageBy
 
 // Gateways selects one entry for each Gateway.
@@ -53,9 +53,9 @@ type Answer struct {
 	// Since is the time from which on all pods have counted. It is zero if no pod has answered.
 	Since time.Time
 	Total inspection.UsageFigures
-	// Entries are those with the most bytes first.
+	// Entries are the entries with the most bytes, sorted by bytes.
 	Entries []Entry
-	// PodsAsked is the number of running pods, and PodsAnswered that of those that have answered.
+	// PodsAsked is the number of running pods. PodsAnswered is the number of pods that have answered.
 	PodsAsked, PodsAnswered int
 	// Complete reports whether all pods and operators have answered.
 	Complete bool
@@ -63,7 +63,7 @@ type Answer struct {
 	Truncated bool
 }
 
-// Entry are the figures of a user, of a Gateway or of a route.
+// Entry has the figures of a user, of a Gateway or of a route.
 type Entry struct {
 	Name string
 	inspection.UsageFigures

@@ -76,7 +76,7 @@ func twice(f inspection.UsageFigures) inspection.UsageFigures {
 	return f
 }
 
-// The figures of all pods are added up. Pods without an answer are counted, and so are answers that are none.
+// The figures of all pods are added up. Pods without an answer are counted, and so are pods with an invalid answer.
 func TestSums(t *testing.T) {
 	first := answering(
 		pod(t, "a", 90, false, map[string]uint64{"ann": 5, "bob": 7}),

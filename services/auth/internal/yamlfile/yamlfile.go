@@ -96,7 +96,7 @@ func (f *File) Err() error {
 	return errors.Join(f.errs...)
 }
 
-// Wrong adds an error about a field. path is that of the field, such as issuers[0].audience.
+// Wrong adds an error about a field. path is the path of the field, such as issuers[0].audience.
 func (f *File) Wrong(path, format string, args ...any) { f.add(f.line(path), path, format, args...) }
 
 func (f *File) add(line int, field, format string, args ...any) {

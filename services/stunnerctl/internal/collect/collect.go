@@ -42,7 +42,7 @@ const maxAsked = 500
 
 // Options select the objects and answers to read.
 type Options struct {
-	// Answers is the operator that is asked.
+	// Answers is the connection to the operator.
 	Answers connect.Source
 	// Objects is the source of objects; nil means that there are none.
 	Objects connect.Source
@@ -104,7 +104,7 @@ func (r *reader) readFolder(ctx context.Context) error {
 	}
 	found, err := r.Objects.Objects(ctx, "", kinds...)
 	r.s.Objects = found.Items
-	addresses, _ := net.InterfaceAddrs() // without them, their rule has no finding
+	addresses, _ := net.InterfaceAddrs() // without the addresses, the rule that needs them has no finding
 	for _, a := range addresses {
 		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
 			r.s.HostAddresses = append(r.s.HostAddresses, prefix.Addr())

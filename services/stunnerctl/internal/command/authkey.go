@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// apiKeyPrefix begins each API key, so that scanners of source code recognize one that was committed.
+// apiKeyPrefix begins each API key, so that scanners of source code recognize a key that was committed.
 const apiKeyPrefix = "stunner_"
 
 // apiKeyName matches the names that the policy file of the auth service accepts.

@@ -42,7 +42,7 @@ type exposedPort struct {
 type exposedService struct {
 	Name string             `json:"name"`
 	Type corev1.ServiceType `json:"type"`
-	// ExternalTrafficPolicy is empty for a Service that has none, such as one of type ClusterIP.
+	// ExternalTrafficPolicy is empty for a Service without the field, such as a Service of type ClusterIP.
 	ExternalTrafficPolicy corev1.ServiceExternalTrafficPolicy `json:"externalTrafficPolicy,omitempty"`
 }
 

@@ -81,7 +81,7 @@ func (g *globals) addFlags(root *cobra.Command) {
 	f.StringVar(&g.controllerName, "controller-name", "", "controller name of the GatewayClasses whose Gateways are "+
 		"listed; empty means any name that starts with "+connect.ControllerPrefix)
 
-	// -A is the short form of kubectl, -a that of the existing system.
+	// -A is the short form of kubectl, -a the short form of the existing system.
 	f.BoolVarP(&g.allNamespaces, "all-namespaces-a", "a", false, "same as --all-namespaces")
 	f.StringVar(&g.log, "loglevel", "all:WARN", "same as --log")
 	f.StringVar(&g.operatorNamespace, "cds-server-namespace", "", "same as --operator-namespace")
@@ -173,7 +173,7 @@ func isTerminal(w any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// namespace returns the default namespace of names: that of -n, or of the kubeconfig, or "default".
+// namespace returns the default namespace of names: the namespace of -n, or of the kubeconfig, or "default".
 func (g *globals) namespace() string {
 	if *g.kube.Namespace != "" {
 		return *g.kube.Namespace
@@ -198,8 +198,8 @@ func (g *globals) parseName(text string) (types.NamespacedName, error) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
-// gateways returns the named Gateways. Without names, it returns the Gateways of the namespace, or with -A those of all
-// namespaces.
+// gateways returns the named Gateways. Without names, it returns the Gateways of the namespace, or with -A the Gateways
+// of all namespaces.
 func (g *globals) gateways(ctx context.Context, s connect.Source, names []string) ([]types.NamespacedName, error) {
 	if len(names) > 0 {
 		if g.allNamespaces {
@@ -250,7 +250,7 @@ func (g *globals) completesGateways(c *cobra.Command, most int) *cobra.Command {
 const watchInterval = 2 * time.Second
 
 // watch calls show once. If watching is set, it calls show repeatedly until ctx ends, and then returns nil. On a
-// terminal, each result replaces the previous one.
+// terminal, each result replaces the previous result.
 func (g *globals) watch(ctx context.Context, watching bool, show func(context.Context, *output.Printer) error) error {
 	if !watching {
 		return show(ctx, g.printer())

@@ -140,7 +140,7 @@ func TestLintFix(t *testing.T) {
 	}
 }
 
-// lint and render print each format of a value, and reject those that only tables have.
+// lint and render print each format of a value, and reject formats that only tables have.
 func TestManifestsFormat(t *testing.T) {
 	for line, want := range map[string]int{ // the Gateway has an unquoted boolean
 		"lint - -o json": exitFailed, "lint - -o yaml": exitFailed, "lint -": exitFailed, "lint - -o xml": exitUsage,

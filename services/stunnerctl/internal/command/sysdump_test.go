@@ -14,7 +14,7 @@ import (
 // marker is in every text that must not be in an archive.
 const marker = "PLANTED-MARKER"
 
-// dumped are the objects of a cluster. Only those of STUNner belong into the archive, without the marker.
+// dumped are the objects of a cluster. Only objects of STUNner belong into the archive, without the marker.
 var dumped = []string{
 	`{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: turn}, spec: {controllerName: stunner.l7mp.io/x}}`,
 	`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: front, namespace: media}, spec: {gatewayClassName: turn}}`,

@@ -186,7 +186,7 @@ func readSecret(file string, in io.Reader) (credential.Secret, error) {
 	return credential.Secret(secret), nil
 }
 
-// readRoots reads CA certificates. It returns nil, which means those of the system, if no file is given.
+// readRoots reads CA certificates. If no file is given, it returns nil, which means the CA certificates of the system.
 func readRoots(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil

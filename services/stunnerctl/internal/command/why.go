@@ -142,8 +142,8 @@ The exit code is 1 if a finding is an error or a warning.`,
 	return c
 }
 
-// snapshot reads the snapshot of a diagnosis. With --operator, objects are read only if a flag names their cluster: the
-// cluster of the default kubeconfig may be another one.
+// snapshot reads the snapshot of a diagnosis. With --operator, objects are read only if a flag names their cluster,
+// because the default kubeconfig may name another cluster.
 func (g *globals) snapshot(ctx context.Context, o collect.Options) (*diagnose.Snapshot, error) {
 	answers, err := g.open()
 	if err != nil {

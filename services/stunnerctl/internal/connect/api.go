@@ -217,7 +217,7 @@ func poolOf(pem []byte, from string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// IsLoopback reports whether a host name or address is that of this host.
+// IsLoopback reports whether a host name or address belongs to this host.
 func IsLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()

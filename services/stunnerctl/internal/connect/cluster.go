@@ -316,8 +316,8 @@ func portOf(pod corev1.Pod) int32 {
 	return discoveryPort
 }
 
-// authorized adds the user's bearer token to requests: that of the kubeconfig, of its token file, or of its plugin. For
-// a user without a token, for example with a client certificate, it adds a token of inspectorAccount.
+// authorized adds the user's bearer token to requests: the token of the kubeconfig, of its token file, or of its
+// plugin. For a user without a token, for example with a client certificate, it adds a token of inspectorAccount.
 func (c *Cluster) authorized(transport http.RoundTripper, namespace string) (http.RoundTripper, error) {
 	user := rest.CopyConfig(c.Config)
 	user.Username, user.Password = "", "" // basic authentication would send the password to the operator

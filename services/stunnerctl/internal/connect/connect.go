@@ -31,7 +31,8 @@ import (
 const (
 	// DefaultOperatorNamespace is the namespace of the operator in the documentation.
 	DefaultOperatorNamespace = "stunner-system"
-	// ControllerPrefix starts the controllerName of the GatewayClasses of STUNner, unless the operator has another one.
+	// ControllerPrefix starts the controllerName of the GatewayClasses of STUNner, unless the operator has another
+	// controller name.
 	ControllerPrefix = "stunner.l7mp.io/"
 )
 
@@ -84,7 +85,7 @@ type Objects struct {
 // Unread is a kind that could not be read.
 type Unread struct {
 	Kind schema.GroupKind
-	// Missing is set if the source has no such kind: in a cluster the CRD is not installed.
+	// Missing is set if the source does not have the kind: in a cluster the CRD is not installed.
 	Missing bool
 	// Err is the reason otherwise, usually that the user may not list the kind.
 	Err error

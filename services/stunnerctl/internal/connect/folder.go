@@ -148,8 +148,8 @@ func (f *Folder) explain(err error) error {
 }
 
 // IsOf returns an error if the operator that has answered has another output folder. output is "" for a release that
-// does not report it; it is then not an error. Neither is a folder that cannot be resolved, such as one of another
-// mount namespace.
+// does not report its folder. This is no error. Nor is it an error if the folder cannot be resolved, for example
+// because it is in another mount namespace.
 func (f *Folder) IsOf(output string) error {
 	own, err := os.Stat(f.Path)
 	other, otherErr := os.Stat(output)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// An operator that does not answer is explained: none runs for the folder, it hangs, or the one that answers is of
-// another folder. The operator of a folder has its lock file open.
+// An operator that does not answer is explained: no operator runs for the folder, it hangs, or the answer came from the
+// operator of another folder. The operator of a folder has its lock file open.
 func TestOperatorOfAFolder(t *testing.T) {
 	stranger := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, `{"message":"send the bearer token"}`, http.StatusUnauthorized)

@@ -14,9 +14,9 @@ const thisMachine = "this machine"
 // offset returns how far a clock is ahead of the reference.
 func (s *Snapshot) offset(c Clock) time.Duration { return c.Time.Sub(c.At) - s.ahead() }
 
-// ahead returns how far the reference is ahead of this machine. The reference is the clock of the API server, or that of
-// the operator, because the clock of the user's machine is the least certain one. If most other clocks agree with this
-// machine, it is the reference.
+// ahead returns how far the reference is ahead of this machine. The reference is the clock of the API server, or of the
+// operator, because the clock of the user's machine is the least certain. If most other clocks agree with this machine,
+// it is the reference.
 func (s *Snapshot) ahead() time.Duration {
 	agree, best := 1, time.Duration(0) // this machine agrees with itself
 	for _, c := range s.Clocks {

@@ -12,8 +12,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// No word of a condition decides what a finding contains: with each word of a message and of its problem replaced, the
-// object, the field and the remedy are those of the operator.
+// No word of a condition decides what a finding contains: if each word of a message and of its problem is replaced, the
+// finding still has the object, the field and the remedy of the operator.
 func TestFindingsDoNotDependOnTheWordsOfConditions(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {

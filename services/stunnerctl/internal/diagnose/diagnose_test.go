@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "rewrite the goldens")
 
 // load returns the snapshot of a fixture: the healthy installation with changes. Each document of apply is merged into
 // the object of the same kind, namespace and name, or added; {delete: true} removes the object. live is merged into the
-// answers, and problems are those that the operator reports.
+// answers. problems are the problems that the operator reports.
 func load(t *testing.T, apply, live, problems []byte) *Snapshot {
 	t.Helper()
 	var objects []map[string]any
@@ -240,7 +240,7 @@ spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: `+bl
 }
 
 // The NetworkPolicies of backends, and those of the pods towards them, are additive, and unknown labels may match. A
-// policy of which it is not certain that it denies the media is no finding.
+// policy that only may deny the media is no finding.
 func TestNetworkPoliciesOfBackends(t *testing.T) {
 	const deny = "{podSelector: {matchLabels: {app: sfu}}, policyTypes: [Ingress]}"
 	for _, c := range []struct {

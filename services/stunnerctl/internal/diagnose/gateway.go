@@ -69,8 +69,8 @@ type Route struct {
 	Parents []gwapiv1.RouteParentStatus
 }
 
-// gateways returns the Gateways of a namespace, or of all namespaces if it is empty: those of a class of this product
-// and those whose class does not exist. others are the names of the Gateways of other controllers.
+// gateways returns the Gateways of a namespace, or of all namespaces if it is empty: the Gateways of a class of this
+// product, and the Gateways whose class does not exist. others are the names of the Gateways of other controllers.
 func (s *Snapshot) gateways(namespace string) (all []*Gateway, others []string) {
 	for _, gw := range list[gwapiv1.Gateway](s, "Gateway") {
 		class := find[gwapiv1.GatewayClass](s, "GatewayClass", "", string(gw.Spec.GatewayClassName))
@@ -103,7 +103,7 @@ func (s *Snapshot) foreign(class *gwapiv1.GatewayClass) bool {
 	return !s.ours(class.Spec.ControllerName)
 }
 
-// ours reports whether a controller name is that of the diagnosed operator.
+// ours reports whether the diagnosed operator has a controller name.
 func (s *Snapshot) ours(controller gwapiv1.GatewayController) bool {
 	if s.ControllerName != "" {
 		return string(controller) == s.ControllerName

@@ -89,7 +89,7 @@ type ProbedURL struct {
 	Allocation    *ProbedAllocation  `json:"allocation,omitempty"`
 }
 
-// ProbedLong is the test of long packets, after short ones to the same address were answered.
+// ProbedLong is the test of long packets. It runs after short packets to the same address were answered.
 type ProbedLong struct {
 	// Bytes is the length of a packet without the headers of IP and its transport.
 	Bytes    int `json:"bytes"`
@@ -185,9 +185,9 @@ type ProbedBackend struct {
 	// Code is the code of a STUN error response of the backend, or 0.
 	Code int `json:"code,omitempty"`
 	// Long is the test of datagrams that are as long as packets of media. None are sent if the path to the Gateway
-	// loses such packets.
+	// loses packets of this length.
 	Long ProbedLong `json:"long,omitzero"`
-	// Train are datagrams at an even pace, after the first ones were answered.
+	// Train are datagrams at an even pace. They are sent after the first datagrams were answered.
 	Train ProbedTrain `json:"train,omitzero"`
 	// Elsewhere are the source addresses of datagrams that arrived at the relay, if no packet was sent to these
 	// addresses.

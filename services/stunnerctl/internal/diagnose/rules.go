@@ -28,8 +28,8 @@ type Stage struct {
 	If func(*Snapshot) bool
 }
 
-// GatewayStages are the stages of a Gateway, from the class to the peer. The operator is the first one, because it answers for
-// the running pods.
+// GatewayStages are the stages of a Gateway, from the class to the peer. The operator is the first stage, because it
+// answers for the running pods.
 var GatewayStages = []Stage{
 	{Name: "operator", Fact: answerFact, Rules: answerRules},
 	hostStage,

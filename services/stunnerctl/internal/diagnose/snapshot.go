@@ -75,7 +75,7 @@ type Unreadable struct {
 	// Namespace is the only namespace that could not be read; empty means all, or all but Except.
 	Namespace string `json:"namespace,omitempty"`
 	Except    string `json:"except,omitempty"`
-	// Right is the missing right, such as "list nodes" or "list pods -n meet", or empty if the reason is another one.
+	// Right is the missing right, such as "list nodes" or "list pods -n meet". It is empty if there is another reason.
 	Right string `json:"right,omitempty"`
 	// Reason is the error of the API server.
 	Reason string `json:"reason,omitempty"`

@@ -123,7 +123,7 @@ var authRules = []Rule{
 		for _, item := range s.Auth.Items {
 			answered[item.Pod] = cmp.Or(item.Error, statusText(item.Status))
 			if !slices.ContainsFunc(s.authPods(), func(pod *corev1.Pod) bool { return pod.Name == item.Pod }) {
-				others++ // a service announces its host name, which with hostNetwork is not that of its pod
+				others++ // a service announces its host name, which with hostNetwork is not the name of its pod
 			}
 		}
 		for _, pod := range slices.Sorted(maps.Keys(answered)) {
@@ -303,8 +303,8 @@ func (s *Snapshot) authServices() (all []authService) {
 	return all
 }
 
-// authCounts returns the requests of the last ten minutes to all auth services: those that were refused by reason, and
-// those that got credentials.
+// authCounts returns the requests of the last ten minutes to all auth services: the number of refused requests by
+// reason, and the number of requests that got credentials.
 func (s *Snapshot) authCounts() (refused map[string]uint64, granted uint64) {
 	refused = map[string]uint64{}
 	for _, a := range s.authServices() {

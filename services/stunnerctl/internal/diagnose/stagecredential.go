@@ -138,7 +138,7 @@ func causeOf(reason string) cause {
 // anyoneCanCause are the reasons that every scanner on the internet causes, so they are no errors by themselves.
 var anyoneCanCause = []string{"wrong_password", "unknown_user", "rate_limited"}
 
-// credentialReasons are the reasons that credentialRules report. The other ones are a part of each call.
+// credentialReasons are the reasons that credentialRules report. The other reasons are a part of each call.
 var credentialReasons = []string{
 	"expired_credential", "caveat_malformed", "caveat_unknown", "caveat_gateway", "caveat_not_before", "stun_only",
 	"wrong_password", "unknown_user",
@@ -186,7 +186,7 @@ func (g *Gateway) servesSTUNOnly() bool { return g.Config != nil && g.Config.Spe
 // refusals are the recent refusals with one reason.
 type refusals struct {
 	last *Refusal
-	// times is the number of refusals, and affected that of the users or clients.
+	// times is the number of refusals. affected is the number of users or clients.
 	times, affected int
 }
 

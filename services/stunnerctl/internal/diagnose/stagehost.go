@@ -18,7 +18,7 @@ var hostStage = Stage{Name: "host", Fact: hostFact, If: func(s *Snapshot) bool {
 	}},
 }}
 
-// faults returns the faults of a Gateway, or those that are of none.
+// faults returns the faults of a Gateway, or the faults that belong to no Gateway.
 func (s *Snapshot) faults(g *Gateway) (all []finding.Finding) {
 	if s.Operator == nil {
 		return nil

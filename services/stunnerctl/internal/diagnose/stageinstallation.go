@@ -138,7 +138,7 @@ func missingFields(crd *unstructured.Unstructured, spec any) (missing []string) 
 	return missing
 }
 
-// jsonFields returns the JSON names of the fields of a struct, with those of inlined structs.
+// jsonFields returns the JSON names of the fields of a struct and of its inlined structs.
 func jsonFields(t reflect.Type) (names []string) {
 	for i := range t.NumField() {
 		f := t.Field(i)

@@ -16,7 +16,7 @@ import (
 )
 
 // networkPolicies checks that the NetworkPolicies that select the pods of the Gateway admit its listeners and its
-// media, and that those of its backends admit the pods of the Gateway.
+// media, and that the NetworkPolicies of its backends admit the pods of the Gateway.
 func (s *Snapshot) networkPolicies(g *Gateway) (found []Finding) {
 	if len(g.Pods) == 0 || g.Pods[0].Spec.HostNetwork {
 		return nil
@@ -96,7 +96,7 @@ func (s *Snapshot) egressTo(b backend, egress []*networkingv1.NetworkPolicy) *Fi
 // ingressFrom returns a finding if the policies that select the pods of a backend do not admit the dataplane pods.
 func (s *Snapshot) ingressFrom(g *Gateway, own party, b backend) *Finding {
 	if len(b.service.Spec.Selector) == 0 {
-		return nil // its endpoints are not pods that are known
+		return nil // its endpoints are no known pods
 	}
 	pods := party{namespace: b.service.Namespace, labels: b.service.Spec.Selector, addresses: s.addressesOf(b.service)}
 	var selects *networkingv1.NetworkPolicy
@@ -138,7 +138,7 @@ func (s *Snapshot) policiesOf(of party, kind networkingv1.PolicyType) (all []*ne
 // party are the pods at one end of a connection.
 type party struct {
 	namespace string
-	// labels are all of their labels if known is set, and otherwise those of the selector of their Service.
+	// labels are all labels of the pods if known is set, and otherwise the labels in the selector of their Service.
 	labels map[string]string
 	known  bool
 	// addresses are empty if they are unknown.
@@ -185,7 +185,7 @@ func (p party) isIn(peers []networkingv1.NetworkPolicyPeer, namespace string) bo
 		if peer.NamespaceSelector == nil && p.namespace != namespace {
 			return false
 		}
-		// Of the labels of a namespace, only its name is known.
+		// Of the labels of a namespace, only the label with its name is known.
 		name := party{labels: map[string]string{corev1.LabelMetadataName: p.namespace}}
 		return (peer.NamespaceSelector == nil || name.matches(peer.NamespaceSelector)) &&
 			(peer.PodSelector == nil || p.matches(peer.PodSelector))

@@ -89,7 +89,7 @@ const lessLoss = "look for a full, throttled or wireless link on the way, and fo
 const widen = "let ICMP \"fragmentation needed\" and ICMPv6 \"packet too big\" pass on the way, or set the MTU of its smallest link " +
 	"on the interfaces of the sender: VPNs, tunnels and overlays have a smaller one than 1500"
 
-// listenersOf returns the field of the listener of all URLs, or that of all listeners.
+// listenersOf returns the field of a listener if all URLs belong to it, or else the field of all listeners.
 func listenersOf(all []ProbedURL) string {
 	for _, u := range all {
 		if u.Listener != all[0].Listener {
@@ -99,10 +99,10 @@ func listenersOf(all []ProbedURL) string {
 	return fmt.Sprintf("spec.listeners[%s]", all[0].Listener)
 }
 
-// narrow reports whether long packets are lost. Those of a handshake are among them.
+// narrow reports whether long packets are lost, including long packets of a handshake.
 func (p *Probe) narrow() bool { return slices.ContainsFunc(p.URLs, ProbedURL.narrow) }
 
-// narrow reports whether long packets to a URL are lost, and not only as many as short ones.
+// narrow reports whether more long packets than short packets to a URL are lost.
 func (u ProbedURL) narrow() bool {
 	return u.Long.Answered < u.Long.Sent && !(u.Train.lossy() && u.Long.Answered > 0)
 }

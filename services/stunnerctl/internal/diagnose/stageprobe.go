@@ -114,7 +114,8 @@ func (p ProbedPod) dead() bool {
 }
 
 // severityOf returns how serious it is that a URL does not answer. Clients try all addresses of a listener. From the
-// host of the dataplanes, an address that is not its own need not be reachable: many NATs do not send it back.
+// host of the dataplanes, an address of another host need not be reachable, because many NATs do not send the packets
+// back.
 func (s *Snapshot) severityOf(p *Probe, u ProbedURL) Severity {
 	elsewhere := slices.ContainsFunc(p.URLs, func(o ProbedURL) bool {
 		return o.Listener == u.Listener && o.Result == ProbeAnswered
@@ -508,7 +509,7 @@ var packetRules = []Rule{
 	}},
 }
 
-// lossyAt reports whether the way to a listener loses packets, so that those to its backends say nothing.
+// lossyAt reports whether the way to a listener loses packets. Losses on the way to backends then mean nothing.
 func (p *Probe) lossyAt(listener string) bool {
 	return slices.ContainsFunc(p.URLs, func(u ProbedURL) bool { return u.Listener == listener && u.Train.lossy() })
 }

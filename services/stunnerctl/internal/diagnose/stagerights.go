@@ -55,8 +55,8 @@ var rightsRules = []Rule{
 	}},
 }
 
-// rightsOf describes missing rights, those with the same verb and namespace together: "list nodes; list pods, services
-// -n meet".
+// rightsOf describes missing rights. Rights with the same verb and namespace are together: "list nodes; list pods,
+// services -n meet".
 func rightsOf(denied []Unreadable) string {
 	type key struct{ verb, where string }
 	var order []key

@@ -73,8 +73,8 @@ var routeRules = []Rule{
 	}},
 }
 
-// misnamed returns a route that probably means the Gateway but names another one, and the name of that other Gateway,
-// which does not exist. It prefers a route that names a Gateway of the same name in another namespace.
+// misnamed returns a route that probably means the Gateway but names a Gateway that does not exist, and the name in the
+// route. It prefers a route that names a Gateway of the same name in another namespace.
 func (s *Snapshot) misnamed(g *Gateway) (route *stunnerv1.UDPRoute, named types.NamespacedName) {
 	for _, r := range list[stunnerv1.UDPRoute](s, "UDPRoute") {
 		for _, p := range s.parentRefs(r) {

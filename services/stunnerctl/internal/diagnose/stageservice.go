@@ -13,8 +13,8 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// balancerRefusals are the events of load balancer controllers. The texts are those of the cloud controllers of
-// Kubernetes, AWS, Azure, GKE, OCI, and of MetalLB.
+// balancerRefusals are the events of load balancer controllers. The texts come from the cloud controllers of
+// Kubernetes, AWS, Azure, GKE and OCI, and from MetalLB.
 var balancerRefusals = []pattern{
 	{
 		regexp.MustCompile(`(?i)mixed.?protocol|multiple protocols|same protocol|protocols? .*cannot be mixed`),
@@ -161,7 +161,7 @@ func (g *Gateway) publicSessions(svc *corev1.Service) []Finding {
 }
 
 // balancerEvent returns the last event of a load balancer about a Service, or nil. Events of controllers of endpoints
-// are no such events.
+// do not count.
 func (s *Snapshot) balancerEvent(svc *corev1.Service) (last *corev1.Event) {
 	for _, e := range s.eventsOf("Service", svc) {
 		ensuring := e.Reason == "EnsuringLoadBalancer" // this event is repeated after each failure

@@ -28,8 +28,8 @@ const (
 )
 
 // measure makes a call through the listener and fills in the figures. Without remote it calls another client of the
-// listener. The family of the relayed address is that which the server chooses, or else that of the peer, which is not
-// known before the peer has answered.
+// listener. The server chooses the family of the relayed address. If the peer has another family, the call requests the
+// family of the peer, which is known only from its answer.
 func (o Options) measure(ctx context.Context, l Listener, remote Peer, t *Test) error {
 	if remote == nil {
 		return o.symmetric(ctx, l, t)

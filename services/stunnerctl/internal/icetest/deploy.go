@@ -45,7 +45,7 @@ type Deployment struct {
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
 	Gateway types.NamespacedName
-	// Image is the image of the echo peer; empty means that of the release that the dataplane pods run.
+	// Image is the image of the echo peer. Empty means the image of the release that the dataplane pods run.
 	Image string
 	// Timeout is the longest duration of the run.
 	Timeout time.Duration

@@ -25,7 +25,7 @@ const (
 // Severities are all severities, the most serious first.
 var Severities = []Severity{Error, Warning, Remark}
 
-// AtLeast reports whether a severity is as serious as another one.
+// AtLeast reports whether a severity is at least as serious as the given severity.
 func (s Severity) AtLeast(other Severity) bool {
 	return slices.Index(Severities, s) <= slices.Index(Severities, other)
 }

@@ -62,9 +62,9 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// units returns what is applied together: all files, and the Kustomizations. Kustomizations that contain the same object,
-// such as those of a test and of a production environment, are in different units. A Kustomization that another one
-// includes is left out, and so is a Component, unless the command line names it.
+// units returns what is applied together: all files, and the Kustomizations. Kustomizations that contain the same
+// object, such as the Kustomizations of a test and of a production environment, are in different units. A Kustomization
+// that another Kustomization includes is left out, and so is a Component, unless the command line names it.
 func (r *reader) units() []Unit {
 	var builds []*build
 	included := map[string]bool{}
@@ -140,7 +140,7 @@ type build struct {
 // origin is the place from which an object was built, and the line at which the object begins in the built text.
 type origin struct {
 	line int
-	// file is the file that contains the object; that of the Kustomization for a generated object.
+	// file is the file that contains the object. For a generated object it is the file of the Kustomization.
 	file       string
 	kind, name string
 }

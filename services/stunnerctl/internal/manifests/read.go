@@ -24,9 +24,9 @@ const maxFileBytes = 4<<20 + 1
 // Stdin is the path and the name of the standard input.
 const Stdin = "-"
 
-// Read returns the manifests at the given paths. A folder stands for its *.yaml and *.yml files and those of its direct
-// subfolders, without hidden ones, as for the operator. A folder or subfolder with a Kustomization stands for what is
-// built from it. Stdin stands for the standard input. An error in a Kustomization is a finding of its unit.
+// Read returns the manifests at the given paths. As for the operator, a folder stands for the *.yaml and *.yml files in
+// the folder and in its direct subfolders, without hidden files. A folder or subfolder with a Kustomization stands for
+// what is built from it. Stdin stands for the standard input. An error in a Kustomization is a finding of its unit.
 func Read(paths []string, stdin io.Reader) ([]Unit, error) {
 	r := reader{files: map[string][]byte{}}
 	for _, path := range paths {

@@ -29,8 +29,8 @@ type Column struct {
 	Name string
 	// Wide columns are printed in the format wide only.
 	Wide bool
-	// Drop is the order in which columns are left out on a narrow terminal: those with the highest number first, those
-	// with 0 never.
+	// Drop is the order in which columns are left out on a narrow terminal: the columns with the highest number first.
+	// Columns with 0 are never left out.
 	Drop int
 	// Clip lets the middle of long cells be removed on a narrow terminal.
 	Clip bool
@@ -69,7 +69,7 @@ const (
 	indent = 4  // of such a column
 )
 
-// Table prints a table. On a terminal it leaves columns out, and wraps the last one, if lines would be too long.
+// Table prints a table. If lines would be too long for a terminal, it leaves columns out and wraps the last column.
 func (p *Printer) Table(t Table) error {
 	shown, widths := p.layout(t)
 	var b strings.Builder

@@ -94,7 +94,7 @@ func (p peerAddress) AddTo(m *stun.Message) error {
 	return stun.XORMappedAddress{IP: a.Addr().AsSlice(), Port: int(a.Port())}.AddToAs(m, stun.AttrXORPeerAddress)
 }
 
-// build returns a signed request, or one without a signature before the realm is known.
+// build returns a signed request, or before the realm is known a request without a signature.
 func (s *session) build(method stun.Method, attributes ...stun.Setter) (*stun.Message, error) {
 	setters := append([]stun.Setter{stun.TransactionID, stun.NewType(method, stun.ClassRequest)}, attributes...)
 	if s.realm != nil {
@@ -153,8 +153,8 @@ func (s *session) close(ctx context.Context) {
 	s.end()
 }
 
-// allocate makes an allocation at each URL that has answered, one after another, because a user may have few. Through
-// the first one of a listener it tests the backends.
+// allocate makes an allocation at each URL that has answered, one after another, because a user may have few
+// allocations. Through the first allocation of a listener it tests the backends.
 func (o Options) allocate(ctx context.Context, p *diagnose.Probe, targets []target, c credential.Credential) {
 	first := map[string]int{}
 	for i, t := range targets {
@@ -240,7 +240,8 @@ type exchange struct {
 	all []diagnose.ProbedBackend
 	// long is set to send long datagrams too.
 	long bool
-	// lengths are the lengths of the requests, by transaction ID. matched counts the answers to short ones, by peer.
+	// lengths are the lengths of the requests, by transaction ID. matched counts the answers to short requests, by
+	// peer.
 	lengths map[[stun.TransactionIDSize]byte]int
 	matched map[netip.AddrPort]int
 	// trains are the trains to backends, by their index.
@@ -249,8 +250,8 @@ type exchange struct {
 	unexpected []netip.AddrPort
 }
 
-// exchange sends datagrams to backends, and counts the answers. The datagrams are STUN Binding requests like those of
-// ICE, but without a credential.
+// exchange sends datagrams to backends, and counts the answers. The datagrams are STUN Binding requests as in ICE, but
+// without a credential.
 func (o Options) exchange(ctx context.Context, t target, c credential.Credential, family turncat.Family, e *exchange) {
 	s, err := t.open(ctx, c, family)
 	if err != nil {
@@ -386,7 +387,7 @@ func (e *exchange) count(m *stun.Message) {
 }
 
 // icmpResult returns the meaning of an ICMP message about a datagram to an address. It returns "" if the message does
-// not mean that the address is unreachable. The types and codes are those of RFC 792, RFC 1812 §5.2.7.1 and RFC 4443.
+// not mean that the address is unreachable. The types and codes are defined in RFC 792, RFC 1812 §5.2.7.1 and RFC 4443.
 func icmpResult(to netip.Addr, kind, code uint16) diagnose.ProbeResult {
 	is := func(k uint16, codes ...uint16) bool { return kind == k && slices.Contains(codes, code) }
 	v4 := to.Is4()

@@ -32,7 +32,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
 )
 
-// relay allocates relayed addresses of the loopback address, and counts those that are open.
+// relay allocates relayed addresses of the loopback address, and counts the open ones.
 type relay struct{ open atomic.Int32 }
 
 func (*relay) Validate() error { return nil }
@@ -243,7 +243,8 @@ func TestTrainCountsLoss(t *testing.T) {
 	}
 }
 
-// TestDeniedPeer: an error response 403 to the request for a permission denies the backend, and another one does not.
+// TestDeniedPeer: the error response 403 to the request for a permission denies the backend. Other error responses do
+// not.
 func TestDeniedPeer(t *testing.T) {
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	must(t, err)
@@ -449,7 +450,7 @@ func TestPods(t *testing.T) {
 }
 
 // TestDataIndications: an ICMP message is not an answer, and says by its type and code why the peer is not reached. The
-// answer of one peer is not that of another.
+// answer of one peer does not count as the answer of another peer.
 func TestDataIndications(t *testing.T) {
 	v4, v6 := netip.MustParseAddrPort("10.0.0.1:5"), netip.MustParseAddrPort("[2001:db8::1]:6")
 	other := netip.MustParseAddrPort("10.0.0.1:9")

@@ -127,7 +127,7 @@ func wrap(ctx context.Context, conn net.Conn, p config.Protocol, host string) (*
 			case errors.Is(why, errNoAnswer):
 				return nil, fmt.Errorf("%w: the connection is accepted, and the handshake is not answered", errHandshake)
 			default:
-				return nil, fmt.Errorf("%w: %s", errHandshake, why.Error()) // the result is that of a handshake
+				return nil, fmt.Errorf("%w: %s", errHandshake, why.Error())
 			}
 		}
 	}
@@ -304,7 +304,7 @@ func addressIn(m *stun.Message, attribute stun.AttrType) netip.AddrPort {
 // bindingRequest returns a Binding request. If it is shorter than the given length, an attribute of the given type is
 // added.
 func bindingRequest(padding stun.AttrType, length int) (*stun.Message, error) {
-	const overhead = 20 + 4 + 8 // the header, that of the attribute, and FINGERPRINT
+	const overhead = 20 + 4 + 8 // the header, the header of the attribute, and FINGERPRINT
 	setters := []stun.Setter{stun.TransactionID, stun.BindingRequest}
 	if length > overhead {
 		setters = append(setters, stun.RawAttribute{Type: padding, Value: make([]byte, length-overhead)})

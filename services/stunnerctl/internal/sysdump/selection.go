@@ -24,13 +24,13 @@ const (
 
 type object = unstructured.Unstructured
 
-// selection selects the objects of STUNner, and those that a Gateway leads to, from all objects of a cluster.
+// selection selects the objects of STUNner, and the objects that a Gateway leads to, from all objects of a cluster.
 type selection struct {
 	all  []object
 	kept []object
 	// names are the kinds, namespaces and names of kept.
 	names map[[3]string]bool
-	// controls reports whether a controller name is that of an operator of STUNner.
+	// controls reports whether an operator of STUNner has a controller name.
 	controls func(controller string) bool
 }
 
@@ -76,7 +76,7 @@ func (s *selection) keeps(kind, namespace, name string) bool {
 	return s.names[[3]string{kind, namespace, name}]
 }
 
-// own selects the kinds of the product, its CRDs and those of the Gateway API, and the objects with its labels.
+// own selects the kinds of the product, its CRDs and the CRDs of the Gateway API, and the objects with its labels.
 func (s *selection) own(o object) bool {
 	switch o.GetKind() {
 	case "CustomResourceDefinition":
@@ -92,7 +92,7 @@ func (s *selection) own(o object) bool {
 	return ours(o.GetLabels()) || ours(template)
 }
 
-// ours reports whether labels are those of an object of STUNner.
+// ours reports whether an object of STUNner has the labels.
 func ours(labels map[string]string) bool {
 	for name, value := range labels {
 		switch {
@@ -104,7 +104,7 @@ func ours(labels map[string]string) bool {
 	return false
 }
 
-// gateway selects the Gateways of selected classes, and those whose class does not exist.
+// gateway selects the Gateways of selected classes, and the Gateways whose class does not exist.
 func (s *selection) gateway(o object) bool {
 	class := text(o, "spec", "gatewayClassName")
 	return s.keeps("GatewayClass", "", class) || !slices.ContainsFunc(s.all, func(c object) bool {
@@ -185,13 +185,13 @@ func references(from map[string]any, fields ...string) (all []map[string]any) {
 	return all
 }
 
-// namespaceOf returns the namespace of a reference, which by default is that of its object.
+// namespaceOf returns the namespace of a reference. The default is the namespace of its object.
 func namespaceOf(reference map[string]any, of object) string {
 	namespace, _ := reference["namespace"].(string)
 	return cmp.Or(namespace, of.GetNamespace(), corev1.NamespaceDefault)
 }
 
-// inFolder reports whether all objects of a source are those of STUNner.
+// inFolder reports whether all objects of a source belong to STUNner.
 func inFolder(s connect.Source) bool {
 	_, ok := s.(*connect.Folder)
 	return ok

@@ -71,7 +71,7 @@ type Options struct {
 	Now time.Time
 	// Version is the version of the program.
 	Version string
-	// Controls reports whether a controller name is that of an operator of STUNner.
+	// Controls reports whether an operator of STUNner has a controller name.
 	Controls func(controller string) bool
 }
 
@@ -211,7 +211,7 @@ func (a *archive) logs(ctx context.Context, s connect.Source, pods []metav1.Obje
 	}
 }
 
-// podLogs adds the logs of the containers of a pod, and those of their previous runs.
+// podLogs adds the logs of the containers of a pod, and the logs of their previous runs.
 func (a *archive) podLogs(ctx context.Context, c *connect.Cluster, pod metav1.Object) {
 	live, err := c.Client.CoreV1().Pods(pod.GetNamespace()).Get(ctx, pod.GetName(), metav1.GetOptions{})
 	if err != nil {

@@ -54,8 +54,8 @@ type allocation struct {
 const abortTimeout = 2 * time.Second
 
 // allocate connects to the server and makes an allocation with a permission for the peer. Without receive the
-// permission and the probes are left out, and the allocation's socket is used as that of the client library. The
-// library takes no context, so the connection is closed abortTimeout after the end of ctx.
+// permission and the probes are left out, and the client library uses the socket of the allocation. The library takes
+// no context, so the connection is closed abortTimeout after the end of ctx.
 func allocate(
 	ctx context.Context,
 	e Endpoint,

@@ -40,7 +40,8 @@ func TestTwiceClosedAllocationIsDeleted(t *testing.T) {
 	empty(t, server)
 }
 
-// secondClose closes the relay once more before it closes the socket. Its further calls fail, as those of pion/turn.
+// secondClose closes the relay once more before it closes the socket. Its further calls fail, as further calls of
+// pion/turn do.
 type secondClose struct {
 	net.PacketConn
 	relay *Relay

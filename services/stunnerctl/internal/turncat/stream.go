@@ -106,7 +106,7 @@ type stream struct {
 	dropped atomic.Int64
 	last    atomic.Int64 // time of the last datagram of the peer, Unix nanoseconds
 
-	sent, returned, forgiven atomic.Int64 // bytes; forgiven ones are counted as lost
+	sent, returned, forgiven atomic.Int64 // bytes; forgiven bytes are counted as lost
 	unconfirmed              int          // bytes since the last probe
 	first                    bool         // a datagram was sent
 }

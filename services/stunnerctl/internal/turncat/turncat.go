@@ -1,7 +1,7 @@
 // Package turncat carries the datagrams and bytes of local clients through a TURN server to a UDP peer (RFC 8656).
 //
 // Every client has an allocation of its own: each connection of a TCP or Unix listener, each source address of a UDP
-// listener, and the standard input. The TURN client is that of pion/turn; type allocation works around its limits.
+// listener, and the standard input. The TURN client comes from pion/turn; type allocation works around its limits.
 //
 // # Files
 //

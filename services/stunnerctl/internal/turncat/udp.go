@@ -88,8 +88,8 @@ func (f *flow) touch() { f.last.Store(time.Now().UnixNano()) }
 // idle returns how long the client has been idle.
 func (f *flow) idle() time.Duration { return time.Since(time.Unix(0, f.last.Load())) }
 
-// run keeps an allocation for the client until the client is idle. A lost allocation is replaced by a new one, with
-// another relayed address. After a failure or a refusal there is a pause.
+// run keeps an allocation for the client until the client is idle. A lost allocation is replaced by a new allocation,
+// with another relayed address. After a failure or a refusal there is a pause.
 func (f *flow) run(ctx context.Context) {
 	f.Stats.Clients.Add(1)
 	f.Stats.Active.Add(1)

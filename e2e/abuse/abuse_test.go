@@ -119,11 +119,11 @@ clusters:
 
 // settings of a target that a test may change.
 type settings struct {
-	// files is the descriptor limit; 0 means that of this process.
+	// files is the descriptor limit. 0 means the limit of this process.
 	files int
 	// secret is the shared secret of ephemeral credentials, in addition to the static one; empty means none.
 	secret string
-	// chain and key are the certificate and its key in PEM; nil means those of harness.Certificate.
+	// chain and key are the certificate and its key in PEM. nil means the certificate of harness.Certificate.
 	chain, key []byte
 }
 
@@ -182,8 +182,8 @@ var (
 	// public is an address that is neither private nor an own address of the host, so that the limits for internet
 	// addresses apply.
 	public = netip.MustParseAddr("198.18.0.1")
-	// private is a private address, such as that of a load balancer that forwards traffic of many clients. elsewhere is
-	// another one.
+	// private is a private address, for example of a load balancer that forwards traffic of many clients. elsewhere is
+	// another private address.
 	private, elsewhere = netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("10.77.0.2")
 )
 
@@ -200,7 +200,7 @@ func (d *target) options(n call.Network, at netip.Addr) call.Options {
 	}
 }
 
-// client returns a client over UDP, from an address to another one.
+// client returns a client over UDP that sends from one address to another.
 func (d *target) client(t *testing.T, from, to netip.Addr, user, password string) *ask.Client {
 	t.Helper()
 	c, err := ask.Dial(from, d.at(to, call.UDP), user, password)

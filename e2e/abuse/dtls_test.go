@@ -29,8 +29,8 @@ const (
 	recordHeader       = 13
 )
 
-// clientHello returns a minimal ClientHello with a supported cipher. The first one has message number 0 and no cookie,
-// the second one number 1.
+// clientHello returns a minimal ClientHello with a supported cipher. The first ClientHello has message number 0 and no
+// cookie. The second ClientHello has number 1.
 func clientHello(random [32]byte, number byte, cookie []byte) []byte {
 	body := append([]byte{0xFE, 0xFD}, random[:]...)
 	body = append(body, 0, byte(len(cookie)))

@@ -339,7 +339,7 @@ func (f *flood) send(b []byte) {
 // arrived waits until the dataplane has read everything.
 func (f *flood) arrived() { f.t.Helper(); f.below(1) }
 
-// answers returns the number of responses, after the last one has arrived.
+// answers returns the number of responses, after the last response has arrived.
 func (f *flood) answers() int {
 	f.t.Helper()
 	f.arrived()

@@ -24,7 +24,7 @@ const (
 	// hoarders is the number of sessions that one user opens at a time. connectors is the number of connections without
 	// a session.
 	hoarders, connectors = 16, 64
-	// repeating is the number of messages that all sessions together send in a second after their first ones. The
+	// repeating is the number of messages that all sessions together send in a second after their first messages. The
 	// server can handle this rate, because the acts are about memory.
 	repeating = 500
 )
@@ -245,7 +245,7 @@ func (h *hoard) expose(c *client, allocated *stun.Message) error {
 }
 
 // flood sends to the exposed sessions, without a channel, until the context ends: bursts, or over TCP and TLS the
-// longest datagrams. The rate is one that the server can relay: the act is about memory.
+// longest datagrams. The server can relay at this rate: the act is about memory.
 func (h *hoard) flood(ctx context.Context) {
 	size, burst, rate := datagram, 40, 75
 	if h.over == call.TCP || h.over == call.TLS {

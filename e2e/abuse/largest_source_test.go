@@ -30,14 +30,14 @@ const (
 	eachAttribute = "each attribute that the server understands in turn"
 )
 
-// sizes are the sizes of attributes in eachAttribute: each bound of RFC 8489 §14 and RFC 8656 §18, one less and one
-// more, and the largest size that fits.
+// sizes are the sizes of attributes in eachAttribute: each bound of RFC 8489 §14 and RFC 8656 §18, this bound minus 1
+// and plus 1, and the largest size that fits.
 var sizes = []int{0, 1, 2, 3, 4, 5, 7, 8, 9, 19, 20, 21, 32, 33, 507, 508, 509, 762, 763, 764, datagram - 300}
 
 // inTurn are the requests that eachRequest sends in turn.
 func inTurn() []string { return slices.Sorted(maps.Keys(requests)) }
 
-// others are the attributes that eachAttribute sends once, in addition to those of the source.
+// others are the attributes that eachAttribute sends once, in addition to the attributes of the source.
 func others() []string {
 	names := slices.Sorted(maps.Keys(attributes))
 	return slices.DeleteFunc(names, func(name string) bool { return name == eachAttribute })

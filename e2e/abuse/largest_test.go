@@ -32,7 +32,7 @@ var (
 
 // TestLargestClients: one user with one address repeats a message with different values in as many sessions as
 // possible, until the server refuses more. The server stays within its memory limit, running calls lose no more than
-// those at another server, and new calls of other users succeed. After SIGKILL all running calls continue from the
+// calls at another server, and new calls of other users succeed. After SIGKILL all running calls continue from the
 // journal.
 func TestLargestClients(t *testing.T) {
 	quiet, noisy := newHosts(t, false), newHosts(t, false)
@@ -106,7 +106,7 @@ func survive(t *testing.T, quiet, noisy *hosts, a act) {
 }
 
 // continueAfterKill ends the server by SIGKILL, starts it again, and checks that calls continue: the journal has their
-// sessions, and those of the user fit into the memory.
+// sessions, and the sessions of the user fit into the memory.
 func (h *hosts) continueAfterKill(t *testing.T, what server, calls []*call.Call) {
 	t.Helper()
 	must(t, h.process.Kill())
@@ -141,8 +141,8 @@ func volume(t *testing.T) string {
 	return dir
 }
 
-// losses returns how many datagrams of calls are lost, in percent. The last ones, which may be on their way, do not
-// count.
+// losses returns how many datagrams of calls are lost, in percent. The last datagrams do not count, because they may be
+// on their way.
 func losses(calls []*call.Call) float64 {
 	const late = 25 // half a second of a call
 	sent, lost := 0, 0

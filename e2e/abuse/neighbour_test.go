@@ -20,8 +20,8 @@ const (
 	window, joining = 3 * time.Second, 2 * time.Second
 	// newCallDeadline is the limit for the time to the first echo of a new call.
 	newCallDeadline = 5 * time.Second
-	// moreLost is how many more datagrams, in percent, running calls may lose than those of the control, and moreAge
-	// how much larger their p99 round trip time may be, in addition to three times that of the control, which is large
+	// moreLost is how many more datagrams, in percent, running calls may lose than calls of the control. moreAge is how
+	// much larger their p99 round trip time may be, in addition to three times the time of the control, which is large
 	// on a busy machine only. Both are also the tolerance of the comparison with coturn.
 	moreLost, moreAge = 1.0, 20 * time.Millisecond
 )

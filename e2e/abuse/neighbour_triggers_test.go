@@ -25,7 +25,7 @@ import (
 type neighbour struct {
 	sentence string
 	over     call.Network // transport of the running and of the new calls
-	growth   int          // the largest growth of the server's memory in MiB, including that of new calls
+	growth   int          // the largest growth of the server's memory in MiB, including memory for new calls
 	trigger  trigger
 }
 
@@ -354,8 +354,8 @@ func fragments(t *testing.T, h *hosts) harm {
 	}
 }
 
-// plaintext forges records that are not encrypted with the addresses of running calls: alerts, which end a session,
-// application data and handshakes.
+// plaintext forges unencrypted records with the addresses of running calls: alerts, which end a session, application
+// data and handshakes.
 func plaintext(t *testing.T, h *hosts) harm {
 	var raw netns.RawSocket
 	h.lan.Do(func() { raw = netns.NewRawSocket(t) })

@@ -50,8 +50,8 @@ var origins = []origin{
 
 // T-16: 100,000 records that are not authentic do not grow the memory of the server. They have each content type, epoch
 // 0 and later epochs, come from forged addresses and from clients without a credential, and arrive before, during and
-// after handshakes. They harm neither running calls nor new ones. The control is calls at another server. With the same
-// records, stunnerd must not be worse than coturn.
+// after handshakes. They harm neither running calls nor new calls. The control is calls at another server. With the
+// same records, stunnerd must not be worse than coturn.
 func TestRecordsBesideCoturn(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
@@ -85,8 +85,8 @@ func TestRecordsBesideCoturn(t *testing.T) {
 	}
 }
 
-// floodOfRecords sends the records of all origins to a server, and returns the figures of its calls, and of those of
-// the control.
+// floodOfRecords sends the records of all origins to a server. It returns the figures of the calls of this server, and
+// of the calls of the control.
 func floodOfRecords(t *testing.T, quiet, noisy *hosts, name string) (f, undisturbed figures) {
 	t.Helper()
 	quiet.run(t, server{name: "stunnerd", engine: "None"})
@@ -274,8 +274,8 @@ func ownRecord(i, n int) []byte {
 }
 
 // oneByte returns a record with a fragment of one byte of a ClientKeyExchange, at another offset each time (RFC 6347
-// §4.2.2), and useless bytes after it. The numbers of the message and of the record alternate between those of a real
-// client and larger ones, for which the server could wait for earlier messages.
+// §4.2.2), and useless bytes after it. The numbers of the message and of the record alternate between the numbers of a
+// real client and larger numbers, for which the server could wait for earlier messages.
 func oneByte(number, more int) []byte {
 	size, sequence, message := 16_000, number+2, byte(5)
 	if number%2 == 0 {

@@ -24,7 +24,7 @@ import (
 // allocations returns the number of allocations created so far.
 func (d *target) allocations(t *testing.T) int { return int(d.metric(t, "stunner_allocations_total")) }
 
-// T-07: of 20,000 guessed passwords none is accepted, although the right one is among them. Meanwhile the user can
+// T-07: of 20,000 guessed passwords none is accepted, although the right password is among them. Meanwhile the user can
 // allocate from another address. The guesses come from one public address on which the user has a call, or from one
 // private address with a new port each.
 func TestPasswordIsNotGuessedFromOneAddress(t *testing.T) {

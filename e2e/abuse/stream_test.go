@@ -22,7 +22,8 @@ const (
 	busy = 3 * time.Second
 	// young is the age below which no connection is closed for its age.
 	young = closing - busy
-	// withoutSession is the limit of connections without a session, handshakes that of connections in a handshake.
+	// withoutSession is the limit of connections without a session, handshakes is the limit of connections in a
+	// handshake.
 	withoutSession, handshakes = 4096, 1024
 )
 

@@ -206,8 +206,8 @@ func (s *balanced) dial(t *testing.T, n call.Network, local, to netip.AddrPort) 
 	return c
 }
 
-// sessions returns the listeners of the sessions of a client, an address or an address with a port, in /sessions. With
-// "" it returns those of all clients.
+// sessions returns the listeners of the sessions of a client in /sessions. The client is an address, or an address with
+// a port. With "" it returns the listeners of all clients.
 func (s *balanced) sessions(t *testing.T, client string) (listeners []string) {
 	t.Helper()
 	c, err := s.stack.Config(t.Context())

@@ -22,7 +22,7 @@ var existingImages = []string{
 	"stunnerGatewayOperator.dataplane.spec.image",
 }
 
-// existing returns all values of the existing chart, except those at the given paths, and with others replaced.
+// existing returns all values of the existing chart, without the values at the given paths, and with others replaced.
 func existing(t *testing.T, without []string, set string) release {
 	t.Helper()
 	var values, more map[string]any

@@ -159,7 +159,7 @@ func (r release) objects(t *testing.T) []object {
 	return slices.DeleteFunc(r.all(t), func(o object) bool { return o.GetAnnotations()[hook] != "" })
 }
 
-// all returns the objects of a release, including those of hooks.
+// all returns the objects of a release, including the objects of hooks.
 func (r release) all(t *testing.T) (all []object) {
 	t.Helper()
 	files, err := r.templates(t)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A second release with the controller name of another one is rejected in any namespace. Another controller name is
+// A second release with the controller name of another release is rejected in any namespace. Another controller name is
 // accepted, and so is an upgrade of the release itself. Rendering without a cluster does no lookup.
 func TestReleases_OfOneControllerNameAreRejected(t *testing.T) {
 	const other = `{stunnerGatewayOperator: {controllerName: example.net/second}, defaults: {gatewayClass: {name: second}}}`

@@ -237,7 +237,7 @@ func apply(t *testing.T, objects []object, flags ...string) string {
 		}
 		fmt.Fprintf(&stream, "---\n%s", text)
 	}
-	t.Cleanup(func() { // the chart rejects a second release with the controller name of one of them
+	t.Cleanup(func() { // the chart rejects a release with the controller name of a remaining ClusterRole
 		for _, o := range objects {
 			if o.GetKind() != "ClusterRole" || slices.Contains(flags, "--dry-run=server") {
 				continue

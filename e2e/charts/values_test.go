@@ -136,8 +136,8 @@ func TestValues_InvalidOnesAreRejected(t *testing.T) {
 	}
 }
 
-// By default the auth service returns credentials for the Gateways of the release's namespace, or for those in the
-// value gateways. Without tokens, only pods of the cluster may connect, and the notes say so.
+// By default the auth service returns credentials for the Gateways of the release's namespace, or for the Gateways in
+// the value gateways. Without tokens, only pods of the cluster may connect, and the notes say so.
 func TestAuth_WithoutTokensIsForTheClusterOnly(t *testing.T) {
 	for set, want := range map[string]struct {
 		gateways string

@@ -158,7 +158,7 @@ func nodeCalls(t *testing.T, stack *harness.Stack, f *front, ahead int) {
 	}
 }
 
-// goCalls makes a relayed call with each credential that the Go client gets. It returns the first one.
+// goCalls makes a relayed call with each credential that the Go client gets. It returns the first credential.
 func goCalls(t *testing.T, stack *harness.Stack, f *front) (first iceservers.ICEServer) {
 	var mu sync.Mutex
 	var failures []error

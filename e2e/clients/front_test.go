@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
-// front is a web server in front of the auth service, like that of a web app. It serves the pages and the TypeScript
+// front is a web server in front of the auth service, as a web app has it. It serves the pages and the TypeScript
 // client, and answers some requests for ICE servers with faults.
 type front struct {
 	*httptest.Server
@@ -83,7 +83,7 @@ func (f *front) iceServers(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// see fails the test if the credential with a user name has expired, and reports whether it is a new one.
+// see fails the test if the credential with a user name has expired. It reports whether the credential is new.
 func (f *front) see(t *testing.T, username string) (first bool) {
 	t.Helper()
 	seconds, _, _ := strings.Cut(username, ":")

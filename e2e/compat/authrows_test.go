@@ -166,7 +166,7 @@ func exact(a answer, media string) answer {
 	return a
 }
 
-// row is a request with the recorded answer of the existing service and the answer of this one.
+// row is a request with the recorded answer of the existing service and the answer of this service.
 type row struct {
 	target         string
 	existing, ours answer

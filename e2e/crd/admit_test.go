@@ -221,7 +221,7 @@ var admissions = []admission{
 	{"a grant of nothing", "ReferenceGrant", `{from: [{group: a, kind: B, namespace: c}], to: []}`, "spec.to"},
 }
 
-// K-14: an API server accepts valid objects, and refuses invalid ones with the violated field or rule.
+// K-14: an API server accepts valid objects, and refuses invalid objects with the violated field or rule.
 func TestAdmission(t *testing.T) {
 	kinds := readKinds(t)
 	for _, c := range admissions {

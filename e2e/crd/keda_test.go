@@ -15,7 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
-// The objects of KEDA that the operator creates, and those in the examples, are valid according to the CRDs of KEDA.
+// The objects of KEDA that the operator creates, and the objects of KEDA in the examples, are valid according to the
+// CRDs of KEDA.
 func TestKEDAObjectsAreValidByItsCRDs(t *testing.T) {
 	root, err := harness.Root()
 	if err != nil {

@@ -35,7 +35,7 @@ import (
 
 const (
 	dir = "../../kustomize/base/crds"
-	// embedded has all CRDs by which the file provider validates: copies of ours, and those of the Gateway API.
+	// embedded has all CRDs by which the file provider validates: copies of our CRDs, and the CRDs of the Gateway API.
 	embedded = "../../services/operator/internal/crd/crds"
 )
 

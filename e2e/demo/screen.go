@@ -74,7 +74,7 @@ func (s *screen) result(label, text string, as style) {
 
 func (s *screen) gap() { fmt.Fprintln(s.out) }
 
-// indent aligns the further lines of a text with the first one.
+// indent aligns the further lines of a text with the first line.
 func indent(text string) string {
 	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+strings.Repeat(" ", column+5))
 }

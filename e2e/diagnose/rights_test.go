@@ -28,7 +28,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stunner-
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: ann}]
 `
 
-// rightsOfDoctor are the roles of a user who may run a whole diagnosis. The second is for connections to the operator.
+// rightsOfDoctor are the roles of a user who may run a whole diagnosis. The second role is for connections to the
+// operator.
 const rightsOfDoctor = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding

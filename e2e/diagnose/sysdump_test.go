@@ -8,7 +8,7 @@ import (
 )
 
 // planted are objects with a marker in each value that must not be in an archive: a Secret, and objects of others in
-// the namespace of a Gateway and in another one. The tests of the command plant secrets in objects of STUNner.
+// the namespace of a Gateway and in another namespace. The tests of the command plant secrets in objects of STUNner.
 const planted = `
 apiVersion: v1
 kind: Secret

@@ -213,7 +213,7 @@ func TestSizing(t *testing.T) {
 }
 
 // TestRunbooks: every runbook names an existing command of stunnerctl. Commands of doctor name their namespaces,
-// because the namespace of the kubeconfig is rarely that of the alert.
+// because the namespace of the kubeconfig is rarely the namespace of the alert.
 func TestRunbooks(t *testing.T) {
 	commands := headings(harnesstest.Read(t, "docs/stunnerctl.md"))
 	line := regexp.MustCompile("(?m)(?:^|`)(stunnerctl ([a-z-]+)[^`\n]*)")

@@ -58,8 +58,8 @@ func TestPages_AreShort(t *testing.T) {
 	}
 }
 
-// TestReadme_Picture: the picture has a version for light and one for dark pages. Both are well-formed, contain the
-// same shapes and texts, need no other files, and have texts that can be read on a telephone.
+// TestReadme_Picture: the picture has a version for light pages and a version for dark pages. Both are well-formed,
+// contain the same shapes and texts, need no other files, and have texts that can be read on a telephone.
 func TestReadme_Picture(t *testing.T) {
 	const page = 360 // width of a small telephone in pixels
 	const text = 9   // smallest legible text in pixels

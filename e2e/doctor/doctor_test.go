@@ -124,7 +124,8 @@ type fault struct {
 	onlyPackets bool
 	// args are further arguments.
 	args []string
-	// severity, object, field, problem and remedy are those of the finding. The last three may be parts of its texts.
+	// severity, object, field, problem and remedy are the texts of the finding. For the last three, a part of the text
+	// is enough.
 	severity, object, field, problem, remedy string
 	// also is another object that shows the effect of the fault.
 	also string

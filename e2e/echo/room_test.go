@@ -214,7 +214,7 @@ func (c distant) WriteTo(p []byte, to net.Addr) (int, error) {
 }
 
 // caller returns a peer with one candidate, at the loopback address. Because of the delay, the echo peer has handled a
-// packet before the next one arrives.
+// packet before the next packet arrives.
 func caller(t *testing.T) *webrtc.PeerConnection {
 	t.Helper()
 	engine := webrtc.SettingEngine{}

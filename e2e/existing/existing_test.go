@@ -1,12 +1,12 @@
 // Package existing runs the test suite of the existing operator against this operator, on a real API server.
 //
-// The suite is that of its last Go module, in managed mode. It is run as it is published, with these changes:
+// The suite comes from its last Go module, in managed mode. It is run as it is published, with these changes:
 //
 //   - testdata/suite.txt replaces the file that starts the existing operator;
 //   - certificates that no program can use are replaced by real ones;
 //   - a test that fails does not skip the tests after it.
 //
-// table_test.go has the tests that fail, with the reason. The Gateway API is that of the suite.
+// table_test.go has the tests that fail, with the reason. The Gateway API has the version of the suite.
 package existing
 
 import (

@@ -179,7 +179,7 @@ func manyClusters(n int) (all []config.Cluster) {
 	return all
 }
 
-// configs that alternate a hundred times per second are applied at a bounded rate, the last one is in force in
+// configs that alternate a hundred times per second are applied at a bounded rate, the last config is in force in
 // the end, and nothing leaks.
 func TestFlappingConfigsAreAppliedAtABoundedPace(t *testing.T) {
 	t.Parallel()
@@ -212,7 +212,7 @@ func TestFlappingConfigsAreAppliedAtABoundedPace(t *testing.T) {
 	d.awaitEchoes(live...)
 	d.await("sessions have settled", d.sessions(len(live)))
 	d.await("number of files and goroutines is not larger than before", func(context.Context) error {
-		// including those that serve this request
+		// including the descriptors that serve this request
 		if f, g := d.files(), d.metric("go_goroutines"); f > files || g > goroutines+2 {
 			return fmt.Errorf("%d files, %g goroutines; before %d, %g", f, g, files, goroutines)
 		}
@@ -251,13 +251,13 @@ func (d *dataplane) files() int {
 	return len(list)
 }
 
-// R-15, T-05: while endpoints change twenty times per second, calls to endpoints that stay are not disturbed, and those
-// to endpoints that are removed are cut within a second, over every transport.
+// R-15, T-05: while endpoints change twenty times per second, calls to endpoints that stay are not disturbed, and calls
+// to removed endpoints are cut within a second, over every transport.
 func TestOnlyCallsToRemovedEndpointsEnd(t *testing.T) {
 	t.Parallel()
 	const (
-		lasts = 2 * time.Second // once with all endpoints, and once without the removed ones
-		more  = 100             // endpoints in addition to those with calls
+		lasts = 2 * time.Second // once with all endpoints, and once without the removed endpoints
+		more  = 100             // endpoints in addition to the endpoints with calls
 	)
 	d := newDataplane(t)
 	var kept, gone []netip.AddrPort

@@ -77,7 +77,8 @@ func (d *dataplane) terminate() {
 	d.await("draining", d.status(func(st inspection.Status) bool { return st.Status == inspection.Terminating }))
 }
 
-// A process that is killed and started again continues the live sessions of its clients over UDP, and no ended ones.
+// A process that is killed and started again continues the live sessions of its clients over UDP. It does not continue
+// ended sessions.
 func TestUDPSessionsContinueAfterACrash(t *testing.T) {
 	t.Parallel()
 	state := []string{"--state-dir", t.TempDir()}
@@ -210,8 +211,8 @@ func TestKilledProcessServesItsLastGoodConfig(t *testing.T) {
 	}
 }
 
-// podFlags are the flags of a process in a pod of a DaemonSet with host network. The state folder is that of the pod,
-// and the journal that of the node.
+// podFlags are the flags of a process in a pod of a DaemonSet with host network. The state folder belongs to the pod,
+// and the journal belongs to the node.
 func podFlags(t *testing.T, journal string) []string {
 	t.Helper()
 	return []string{"--state-dir", t.TempDir(), "--journal-dir", journal, "--hand-over"}

@@ -160,7 +160,8 @@ func (d *dataplane) awaitReady() {
 	d.await("ready", harness.Answers(d.health()+"/ready", http.StatusOK))
 }
 
-// start starts the process through a command, whose arguments precede those of stunnerd, with the origin of its config.
+// start starts the process through a command, with the origin of its config. The arguments of the command precede the
+// arguments of stunnerd.
 func (d *dataplane) start(c harness.Command, origin string, flags ...string) {
 	d.t.Helper()
 	c.Name, c.Logs, c.Env = "stunnerd", d.t.TempDir(), append(c.Env, "STUNNER_ADDR="+d.config.Listeners[0].Address)

@@ -132,7 +132,7 @@ func complete(reader int, config []byte) bool {
 	return true
 }
 
-// incomplete waits until all readers have complete configs, and returns those that do not.
+// incomplete waits until all readers have complete configs. It returns the readers without a complete config.
 func (a *apiServer) incomplete(most time.Duration) (missing []string) {
 	ctx, cancel := context.WithTimeout(a.Context(), max(most, time.Second))
 	defer cancel()
@@ -180,7 +180,7 @@ func (a *apiServer) pour(ctx context.Context, f flood) int {
 	return int(written.Load())
 }
 
-// clear deletes the objects of a flood, and those that the operator has generated for it: there is no garbage
+// clear deletes the objects of a flood, and the objects that the operator has generated for it: there is no garbage
 // collector.
 func (a *apiServer) clear() {
 	a.Helper()

@@ -16,7 +16,7 @@ type flood struct {
 	name string
 	// long floods run with -long only.
 	long bool
-	// first are the objects before those of object, which returns an object for each number below size.
+	// first are objects before the results of object, which returns an object for each number below size.
 	first   []string
 	size    int
 	objects func(i int) []string

@@ -40,7 +40,7 @@ type parameters struct {
 // agent is an ICE agent of a call.
 type agent interface {
 	own() parameters
-	// connect connects the agent with the other one, and returns the connection between both.
+	// connect connects the agent with the other agent, and returns the connection between both.
 	connect(ctx context.Context, other parameters) (net.Conn, error)
 }
 

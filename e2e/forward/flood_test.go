@@ -53,7 +53,7 @@ func TestForgedSourcesAtAFront(t *testing.T) {
 }
 
 // K-17: TestForgedDatagramsMoveNoClient: forged datagrams with the source address of a client at another pod do not
-// move the client there, whether it sends media or one report a second.
+// move the client there, whether the client sends voice or one datagram a second.
 func TestForgedDatagramsMoveNoClient(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

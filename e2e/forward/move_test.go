@@ -77,8 +77,8 @@ func awaitExit(t *testing.T, pods ...*pod) {
 	}
 }
 
-// TestUpdateAndScaleInLoseNothing: an update replaces one of three pods, and a scale-in leaves the new one. No
-// call ends, and none loses a datagram.
+// TestUpdateAndScaleInLoseNothing: an update replaces one of three pods, and a scale-in leaves only the new pod.
+// No call ends, and none loses a datagram.
 func TestUpdateAndScaleInLoseNothing(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -100,7 +100,7 @@ func settle(t *testing.T, calls []*client) {
 	awaitMore(t, calls, int(2*time.Second/voice))
 }
 
-// While clients move to another pod at random, a pod is killed and another one is added. Every call whose owner
+// While clients move to another pod at random, a pod is killed and another pod is added. Every call whose owner
 // still runs continues, and loses at most two datagrams each time it moves.
 func TestCallsOfRunningPodsContinue(t *testing.T) {
 	t.Parallel()
@@ -121,7 +121,7 @@ func TestCallsOfRunningPodsContinue(t *testing.T) {
 		case 8:
 			killed := pods[2]
 			pods = pods[:2]
-			// The calls of the pod end with it.
+			// The end of the pod ends its calls.
 			for i, c := range calls {
 				if i%3 == 2 {
 					defer c.End(0)
@@ -155,7 +155,7 @@ func TestCallsOfRunningPodsContinue(t *testing.T) {
 }
 
 // TestPodOfTheReleaseBefore: a pod of the last release without forwarding is not in the list of peers. It keeps
-// its calls. The other pods keep theirs when clients move between them and one of them terminates.
+// its calls. The other pods keep their calls when clients move between them and one of them terminates.
 func TestPodOfTheReleaseBefore(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

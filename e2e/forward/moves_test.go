@@ -29,7 +29,7 @@ var (
 	moveRows = flag.String("rows", "", "regular expression that selects rows of TestMoves")
 )
 
-// moveRow is a pair of programs. The relayed address of the first one changes during a call.
+// moveRow is a pair of programs. The relayed address of the first program changes during a call.
 type moveRow struct {
 	client, peer string
 	// offers is set if the client makes the offer. The side that makes the offer is controlling, except with a lite
@@ -49,7 +49,7 @@ type result int
 const (
 	// taken: the peer uses the new relayed address.
 	taken result = iota
-	// kept: the peer gets connectivity checks from the new address, and continues to use the former one.
+	// kept: the peer gets connectivity checks from the new address, and continues to use the former address.
 	kept
 	// stays: the session stays at its pod.
 	stays
@@ -149,7 +149,7 @@ func (e pageEnd) lap() time.Duration {
 	return gap
 }
 
-// moves is the Gateway of TestMoves. Each call has two pods of its own. Its datagrams are sent to the first one.
+// moves is the Gateway of TestMoves. Each call has two pods of its own. Its datagrams are sent to the first pod.
 type moves struct {
 	*gateway
 	page  *page // nil before the first call of a browser
@@ -353,7 +353,7 @@ func (m *moves) losePod(r moveRow, c *moveCall) string {
 	return map[bool]string{true: "goes on", false: ends}[survives]
 }
 
-// sendElsewhere makes the load balancer send the clients of the first pod to the next one.
+// sendElsewhere makes the load balancer send the clients of the first pod to the next pod.
 func (m *moves) sendElsewhere() {
 	m.t.Helper()
 	m.sendAll(m.pods[1])

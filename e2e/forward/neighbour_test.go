@@ -39,7 +39,8 @@ var neighbours = []struct {
 }
 
 // K-17: TestNoisyClientOfThreePods: while a client uses several pods, the calls of others lose at most one percent more
-// than without it, at any pod, and whether another pod forwards their datagrams or not. New calls succeed at each pod.
+// than without this client. This holds at any pod, whether another pod forwards their datagrams or not. New calls
+// succeed at each pod.
 func TestNoisyClientOfThreePods(t *testing.T) {
 	g := newGateway(t)
 	pods := g.add(3)

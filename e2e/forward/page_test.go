@@ -49,8 +49,8 @@ type order struct {
 	exchange func(ctx context.Context, own description) (*description, error)
 }
 
-// report is a report of the page about its call: the counters of both ends, that of the relayed client first, and the
-// longest times in ms without a message in the latest lap.
+// report is a report of the page about its call: the counters of both ends, the relayed client first, and the longest
+// times in ms without a message in the latest lap.
 type report struct {
 	Number   int `json:"number"`
 	Lap      int `json:"lap"`

@@ -1,5 +1,5 @@
-// Package forward tests UDP calls whose datagrams arrive at another pod than the one with the session. The pods are
-// stunnerd processes in network namespaces. The test acts as the operator and as the load balancer.
+// Package forward tests UDP calls whose datagrams arrive at a pod without the session. The pods are stunnerd processes
+// in network namespaces. The test acts as the operator and as the load balancer.
 //
 //	pods_test.go    the pods, config discovery, and the clients
 //	move_test.go    clients that move to other pods, updates, scale-in, pods that are killed

@@ -51,8 +51,8 @@ const (
 )
 
 // environment has the product with the manifests of a guide. Operator, dataplane and auth service run in the network
-// namespace of the test, clients in another one, and the media server in a third one, which has only the address of its
-// pod.
+// namespace of the test, clients in a second namespace, and the media server in a third namespace, which has only the
+// address of its pod.
 type environment struct {
 	*testing.T
 	page         guide.Page

@@ -31,7 +31,7 @@ type transport struct {
 	name    string
 	args    []string
 	port    func(dataplane) int
-	clients int // concurrent clients; over DTLS, each one loses a second per random attempt with DTLS 1.0
+	clients int // concurrent clients; over DTLS, each client loses a second per random attempt with DTLS 1.0
 }
 
 func plain(d dataplane) int  { return d.Plain }
@@ -59,7 +59,7 @@ type mode struct {
 // lossyTLS is why coturn's own server may lose messages over TLS.
 const lossyTLS = "coturn 4.6 refuses TLS 1.0 and 1.1, which its client tries at random, and loses some messages then"
 
-// modes are those with static credentials.
+// modes are the modes with static credentials.
 var modes = []mode{
 	{name: "UDP", call: call{over: transports[0], args: []string{"-c"}}, outcome: echoed},
 	{name: "TCP", call: call{over: transports[1], args: []string{"-c"}}, outcome: echoed},
@@ -290,7 +290,7 @@ func partly(t *testing.T, d dataplane, c call) {
 // relayPattern matches the client's output for an allocation: relayed address, and reservation token or 0.
 var relayPattern = regexp.MustCompile(`Received relay addr: (\S+):(\d+)\n.*clnet_allocate: rtv=(\d+)\n`)
 
-// reserved runs a call whose clients request an even port and reserve the next one (RFC 8656 §7.2), and use the token.
+// reserved runs a call whose clients request an even port, reserve the next port (RFC 8656 §7.2), and use the token.
 func reserved(t *testing.T, d dataplane, c call) {
 	c.args = append([]string{"-v"}, c.args...)
 	out := lossless(t, d, c)

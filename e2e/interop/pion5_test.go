@@ -21,7 +21,7 @@ type pionMode struct {
 	name, transport string
 	server          string
 	secure          bool
-	// family is the requested family of the relay, or 0 for that of the client.
+	// family is the requested family of the relay. 0 means the family of the client.
 	family int
 }
 

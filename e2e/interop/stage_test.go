@@ -35,7 +35,7 @@ type dataplane struct {
 	peer int
 }
 
-// addresses are those of clients, relays and peers.
+// addresses are the addresses of clients, relays and peers.
 var addresses = []netip.Addr{netip.MustParseAddr(harness.Loopback), netip.MustParseAddr(loopback6)}
 
 // startPeer runs an echo peer until the test ends, and returns its port.

@@ -85,8 +85,8 @@ func TestFieldManifestsAtAPIServer(t *testing.T) {
 	}
 }
 
-// undeclared is the field in an error of the API server about a field that the schema does not have. Of several such
-// fields the server names only one.
+// undeclared is the field in an error of the API server about a field that the schema does not have. If there are
+// several, the server names only one.
 var undeclared = regexp.MustCompile(`\.[\w.]+: field not declared in schema`)
 
 // dataplane returns Dataplane default, which all tests share and a row may replace, or nil.

@@ -4,9 +4,9 @@ import (
 	"strings"
 )
 
-// documented is a row of the table of the manifests that the documentation of the existing system shows: those of its
-// reference, in testdata/documented/reference, and those of a platform that uses it, in testdata/documented/platform.
-// They are applied as they are.
+// documented is a row of the table of the manifests that the documentation of the existing system shows: the manifests
+// of its reference, in testdata/documented/reference, and the manifests of a platform that uses it, in
+// testdata/documented/platform. They are applied as they are.
 type documented struct {
 	manifest string   // path in testdata/documented, without suffix
 	when     string   // distinguishes rows of one manifest

@@ -193,7 +193,7 @@ func (row documented) inFolder(t *testing.T, operator string, pair *strings.Repl
 	row.compare(t, f, append(compared, f.objects(text)...), want)
 }
 
-// gateways returns the Gateways of a list if the outcome includes those of the file.
+// gateways returns the Gateways of a list if the outcome includes the Gateways of the file.
 func (f file) gateways(list []*unstructured.Unstructured) (all []*unstructured.Unstructured) {
 	for _, o := range list {
 		if f.shown && o.GetKind() == "Gateway" {

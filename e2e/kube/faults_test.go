@@ -24,8 +24,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 )
 
-// the operator is killed before each of its writes. After a restart the objects equal those of an undisturbed
-// run, and none was re-created.
+// the operator is killed before each of its writes. After a restart the objects equal the objects of an
+// undisturbed run, and none was re-created.
 func TestOperatorIsKilledBetweenAnyTwoWrites(t *testing.T) {
 	t.Parallel()
 	s := newInstallation(t)
@@ -210,7 +210,7 @@ func without(v any) any {
 	return v
 }
 
-// differs returns the difference between the objects of the Gateway and the wanted ones.
+// differs returns the difference between the objects of the Gateway and the wanted objects.
 func (d testGateway) differs(want map[string]string) error {
 	d.Helper()
 	got := d.state()

@@ -43,7 +43,7 @@ func newInspected(t *testing.T) inspected {
 	return s
 }
 
-// grantUsers applies the roles for users, and that of the inspection API.
+// grantUsers applies the roles for users, and the role of the inspection API.
 func (s *installation) grantUsers() {
 	s.Helper()
 	for _, file := range []string{"roles.yaml", "inspection.yaml"} {

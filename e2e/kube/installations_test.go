@@ -18,8 +18,8 @@ import (
 // name.
 const writesOfOne = 10
 
-// K-05: of two installations with one controller name, the younger one is paused and reports this. It continues when
-// the older one is gone, and is paused again when the older one returns.
+// K-05: of two installations with one controller name, the younger installation is paused and reports this. It
+// continues when the older installation is gone, and is paused again when the older installation returns.
 func TestOneOfTwoInstallationsIsPaused(t *testing.T) {
 	t.Parallel()
 	first := prepare(t, t.TempDir(), nameOf(t))
@@ -108,7 +108,7 @@ type contender struct {
 	image string
 }
 
-// second returns an installation in a namespace of its own, for the class of the first one.
+// second returns an installation in a namespace of its own, for the class of the first installation.
 func (s *installation) second() *installation {
 	s.Helper()
 	own := *s

@@ -52,7 +52,7 @@ func (d *dataplane) next() discovery.Event {
 	}
 }
 
-// until waits for a config that satisfies holds. It returns all configs up to that one.
+// until waits for a config that satisfies holds. It returns all configs up to this config.
 func (d *dataplane) until(holds func(config.Config) bool) (seen []config.Config) {
 	d.Helper()
 	for {

@@ -117,7 +117,7 @@ func TestPlacesAtAPIServer(t *testing.T) {
 			row.compare(t, "want/server.txt", n.name, func(ctx context.Context) (string, error) {
 				return placeOutcome(ctx, s, gateway, auth.urls)
 			})
-			// The Nodes of this row must not serve the Gateways of the next ones.
+			// The Nodes of this row must not serve the Gateways of the next rows.
 			n.must(n.Delete(context.WithoutCancel(t.Context()), gateway))
 		})
 	}
@@ -195,7 +195,7 @@ func (f *folder) network(hosts []string) (echo netip.AddrPort) {
 	return echo
 }
 
-// reach returns the URLs of a Gateway. It calls through each one whose host is one of the hosts.
+// reach returns the URLs of a Gateway. It calls through each URL whose host is one of the hosts.
 func (f *folder) reach(
 	ctx context.Context, gateway *unstructured.Unstructured, auth placeAuth, hosts []string, echo netip.AddrPort,
 ) (urls []string, err error) {

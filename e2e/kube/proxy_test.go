@@ -94,7 +94,7 @@ func (p *proxy) up() error {
 	return nil
 }
 
-// down closes all connections and refuses new ones until up.
+// down closes all connections and refuses new connections until up.
 func (p *proxy) down() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +129,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func pass(w http.ResponseWriter, r *http.Request, pass http.Handler) { pass.ServeHTTP(w, r) }
 
-// since returns the write requests since a time, including held ones.
+// since returns the write requests since a time, including held requests.
 func (p *proxy) since(t time.Time) (list []write) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,8 +176,8 @@ func (p *proxy) leaseReleased(identity string) <-chan struct{} {
 	return released
 }
 
-// holdWrites blocks the write with the given number, and all later ones, until their clients disconnect. The returned
-// channel is closed when the first one is blocked.
+// holdWrites blocks the write with the given number, and all later writes, until their clients disconnect. The returned
+// channel is closed when the first write is blocked.
 func (p *proxy) holdWrites(from int) <-chan struct{} {
 	held := make(chan struct{})
 	var mu sync.Mutex

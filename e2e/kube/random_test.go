@@ -17,9 +17,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/snapshot"
 )
 
-// For random valid and invalid objects, a second operator does not change the results of the first one, although the
-// API server sets defaults and normalizes values. The test does not run in parallel, because every operator processes
-// all StaticServices.
+// For random valid and invalid objects, a second operator does not change the results of the first operator, although
+// the API server sets defaults and normalizes values. The test does not run in parallel, because every operator
+// processes all StaticServices.
 func TestRestartOverRandomObjectsWritesNothing(t *testing.T) {
 	const snapshots, seed = 25, 20
 	s := prepare(t, t.TempDir(), nameOf(t)) // standby Secrets follow endpoints late, so the operator starts last

@@ -34,7 +34,7 @@ const (
 	renderedScaler    = "stunner-config-discovery.stunner-system.svc.cluster.local:13480"
 )
 
-// inputKinds are the kinds that the operator translates, and outputKinds those that it makes.
+// inputKinds are the kinds that the operator translates. outputKinds are the kinds that it makes.
 var (
 	inputKinds = slices.Concat(
 		kinds(gwapiv1.GroupName, "v1", "GatewayClass", "Gateway", "UDPRoute", "ReferenceGrant"),
@@ -55,9 +55,9 @@ func kinds(group, version string, names ...string) (all []schema.GroupVersionKin
 	return all
 }
 
-// equalsRendered waits until the results of the operator equal those of stunnerctl render for the same objects: the
-// generated objects, the configs of Gateways, and the statuses. Without Dataplane default nothing is compared, because
-// stunnerctl render then uses the Dataplane of the chart.
+// equalsRendered waits until the results of the operator equal the results of stunnerctl render for the same objects:
+// the generated objects, the configs of Gateways, and the statuses. Without Dataplane default nothing is compared,
+// because stunnerctl render then uses the Dataplane of the chart.
 func (s server) equalsRendered(program string) {
 	s.Helper()
 	if s.dataplane() == nil {

@@ -150,7 +150,7 @@ func (r *replica) follows() {
 	})
 }
 
-// orElse waits until one of two replicas holds the lease, and returns that one first.
+// orElse waits until one of two replicas holds the lease, and returns this replica first.
 func (r *replica) orElse(other *replica) (leader, follower *replica) {
 	r.Helper()
 	var holder string

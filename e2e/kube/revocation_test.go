@@ -51,7 +51,7 @@ func (s *revoker) write(name, text string) {
 	s.must(os.WriteFile(filepath.Join(s.folder, name), []byte(text), 0o600))
 }
 
-// startAuth starts the auth service, in place of the one that runs.
+// startAuth starts the auth service, in place of the running one.
 func (s *revoker) startAuth() {
 	s.Helper()
 	if s.auth != nil {
@@ -191,7 +191,7 @@ func TestRevocations(t *testing.T) {
 	}
 }
 
-// In a namespace that is full of Revocations, the oldest ones stay in force and its Gateway is served. Another
+// In a namespace that is full of Revocations, the oldest Revocations stay in force, and its Gateway is served. Another
 // namespace is not affected.
 func TestRevocationFloodOfATenant(t *testing.T) {
 	t.Parallel()

@@ -291,7 +291,7 @@ const deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: ` + owned 
   stunner.l7mp.io/related-gateway-name: new, stunner.l7mp.io/related-gateway-namespace: NS}}, spec: {automountServiceAccountToken: false, securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}},
   containers: [{name: c, image: example.net/c, ` + unprivileged + `}]}}}}`
 
-// serviceSpec is that of a Service of the Gateway "new".
+// serviceSpec is the spec of a Service of the Gateway "new".
 const serviceSpec = `spec: {selector: {app: stunner, stunner.l7mp.io/related-gateway-name: new, stunner.l7mp.io/related-gateway-namespace: NS}, ports: [{port: 443}]}`
 
 // pods returns a selector of the pods of a Gateway, as the operator writes it.

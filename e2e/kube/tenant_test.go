@@ -213,7 +213,7 @@ func (n *tenant) reaches(gateway string, endpoints ...string) {
 }
 
 // Statuses are compared as one line of text, so that a test must name every condition. A true condition is its type,
-// followed by its reason if that differs from the type. A false condition begins with an exclamation mark.
+// followed by its reason if the reason differs from the type. A false condition begins with an exclamation mark.
 const (
 	programmed  = "Accepted Programmed"
 	served      = "Accepted !Conflicted:NoConflicts Programmed ResolvedRefs"

@@ -18,7 +18,7 @@ type growth struct {
 	grow func(n *node, base any, w words, size int) any
 }
 
-// growths are the growths of each form, those with larger or more common values first.
+// growths are the growths of each form. Growths with larger or more common values come first.
 var growths = map[form][]growth{}
 
 func init() {
@@ -162,7 +162,7 @@ func advance(a netip.Addr, i int) netip.Addr {
 	return next
 }
 
-// entriesOf returns a map of many entries, with those of the base object.
+// entriesOf returns a map of many entries, including the entries of the base object.
 func entriesOf(long string) func(*node, any, words, int) any {
 	return func(n *node, base any, w words, size int) any {
 		old, _ := base.(map[string]any)

@@ -91,7 +91,7 @@ func TestFieldsGrowToAnySize(t *testing.T) {
 	}
 }
 
-// TestSmallest: required fields have valid values, those of times too.
+// TestSmallest: required fields have valid values, including fields with times.
 func TestSmallest(t *testing.T) {
 	condition := &node{Type: "object", Required: []string{"type", "at"}, Properties: map[string]*node{
 		"type": {Type: "string"}, "at": {Type: "string", Format: "date-time"}, "message": {Type: "string"},

@@ -302,7 +302,7 @@ func (s *suite) crossed(byRow map[string][]*candidate) (all []*candidate) {
 			largest = slices.DeleteFunc(largest, func(c *candidate) bool {
 				return c.length() < worthwhile || c.fields[0].ofStatus() || c.fields[0].path[0] == "metadata" || len(c.fields[0].path) < 2 // the type of a Secret
 			})
-			// Values that repeat that of the base object are valid beside it.
+			// Values that repeat a value of the base object are valid beside it.
 			slices.SortStableFunc(largest, func(a, b *candidate) int {
 				if a.growth[0].name != b.growth[0].name {
 					if a.growth[0].name == "repeated base value" {

@@ -38,7 +38,7 @@ type node struct {
 	} `json:"x-kubernetes-group-version-kind"`
 
 	all  map[string]*node // the schemas that $ref names
-	name string           // by which $ref names this one
+	name string           // by which $ref names this node
 }
 
 // schemas are the schemas that an API server serves.
@@ -201,8 +201,8 @@ var fromServer = map[string]bool{
 	"metadata.resourceVersion": true, "metadata.selfLink": true, "metadata.uid": true, "metadata.generateName": true,
 }
 
-// fields returns all lists, maps and strings in objects of a kind. Entries of maps are those of the base object, or one
-// with an arbitrary key.
+// fields returns all lists, maps and strings in objects of a kind. Maps have the entries of the base object, or one
+// entry with an arbitrary key.
 func (n *node) fields(base any) (all []field) {
 	n.walk(base, nil, "", nil, func(f field) { all = append(all, f) })
 	return all

@@ -108,7 +108,7 @@ type body struct {
 	json         []byte
 }
 
-// bodiesOf returns the requests that write an object: one for the object, and another one for its status.
+// bodiesOf returns the requests that write an object: one request for the object, and one for its status.
 func bodiesOf(o map[string]any) (bodies []body) {
 	path := pathOf(kindOf(o), attacker)
 	status, has := o["status"]

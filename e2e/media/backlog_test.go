@@ -29,7 +29,7 @@ type backlog struct {
 }
 
 const (
-	// backlogs is the number of measured backlogs for one start of a server. An additional first one, which opens
+	// backlogs is the number of measured backlogs for one start of a server. An additional first backlog, which opens
 	// sockets, is not measured.
 	backlogs = 5
 	// backlogBuffer is the size of each receive buffer of the server. A whole backlog fits.

@@ -43,7 +43,7 @@ type generator struct {
 type count struct {
 	sent, received, wrong uint64
 	wall                  time.Duration
-	busy, idle            time.Duration // CPU time of the generator; idle is that of polls that find nothing
+	busy, idle            time.Duration // CPU time of the generator; idle is the CPU time of polls that find nothing
 }
 
 // lost returns the share of datagrams that did not arrive, in percent.

@@ -42,7 +42,7 @@ var (
 	output     = flag.String("output", "", "write `FILE`.md with the table, and FILE.json")
 )
 
-// cores is the number of cores of the machine. Servers have the first ones, the generator has the last.
+// cores is the number of cores of the machine. Servers have the first cores, the generator has the last core.
 var cores = runtime.NumCPU()
 
 // row is one kind of measurement.
@@ -169,7 +169,7 @@ func (s *stage) measure(t *testing.T, r row, what server, results *report) (f fi
 	for range *tries {
 		before := account(t)
 		t.Run(r.name+"/"+what.name, func(t *testing.T) {
-			runtime.LockOSThread() // CPU times are those of the thread
+			runtime.LockOSThread() // CPU times are counted for the thread
 			f = r.measure(t, s, what)
 		})
 		if account(t).others(before) < disturbed {

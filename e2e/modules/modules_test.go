@@ -91,8 +91,8 @@ func TestNoProgramContainsAKnownVulnerability(t *testing.T) {
 	}
 }
 
-// Every program prints its name, its version, the version of Go and the commit. Its version is that of a release if the
-// linker sets it.
+// Every program prints its name, its version, the version of Go and the commit. Its version is the version of a release
+// if the linker sets it.
 func TestProgramsPrintTheirVersion(t *testing.T) {
 	root := harnesstest.Root(t)
 	const release = "github.com/stunner-gateway/stunner/services/api/telemetry.release=v1.2.3"

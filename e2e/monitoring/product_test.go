@@ -39,7 +39,7 @@ type product struct {
 }
 
 // start starts the product on this host with calls and a Prometheus, and changes the config after Prometheus has
-// scraped the first one.
+// scraped the first config.
 func start(t *testing.T) *product {
 	t.Helper()
 	must := func(err error) {

@@ -137,7 +137,7 @@ func (m caller) end(t *testing.T, network call.Network, c *call.Call) {
 	}
 }
 
-// ask requests credentials as a web app does, and returns those of the Gateway.
+// ask requests credentials as a web app does, and returns the credentials of the Gateway.
 func (m caller) ask(ctx context.Context) (harness.ICEServer, error) {
 	code, answer, err := m.post(ctx, m.token)
 	var ice harness.ICE

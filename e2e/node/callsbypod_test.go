@@ -39,7 +39,7 @@ func (c *callsByPod) size() (n int) {
 }
 
 // dial makes calls until there are n: nine of ten over UDP, the others over TCP, at the address of the Gateway, or at
-// that of a pod if given.
+// the address of a pod if given.
 func (c *callsByPod) dial(n int, pod string) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), timeout)

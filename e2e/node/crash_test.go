@@ -86,7 +86,7 @@ func TestCrash(t *testing.T) {
 
 // callsThroughOneOfTwoPods creates a Gateway with two dataplane pods that forward to each other, and makes eight calls
 // over UDP. All are relayed by the same pod, because the Service has the session affinity ClientIP. Its
-// externalTrafficPolicy is Local: with Cluster, kube-proxy gives a client a random source port, and another one after
+// externalTrafficPolicy is Local: with Cluster, kube-proxy gives a client a random source port, and another port after
 // the pod was not ready, so that no pod finds its session.
 func (s site) callsThroughOneOfTwoPods() (calls []*call.Call) {
 	s.Helper()

@@ -232,7 +232,7 @@ spec:
 `
 
 // installChart installs a chart with the objects of the existing chart: CRDs without an owner, operator, auth service,
-// config discovery and Dataplane. The values are those of a user.
+// config discovery and Dataplane. The values are values of a user.
 func (m *existing) installChart() {
 	m.Helper()
 	root, folder := harnesstest.Root(m.T), m.TempDir()

@@ -205,7 +205,7 @@ func (s site) relaysRefuse(foreign site) {
 	}
 	s.goOn("attempts", works)
 	s.hangUp(works)
-	// An invalid credential, or that of another Gateway, gets no allocation.
+	// An invalid credential, or a credential of another Gateway, gets no allocation.
 	o.Password = "guessed"
 	s.refused(o, "401")
 	elsewhere := foreign

@@ -22,7 +22,7 @@ import (
 )
 
 // TestHostNetwork installs the chart as documented for dataplanes in the host network. Two Gateways share the
-// only node. Their calls over UDP continue while the pods of the first one are updated, crash, and are drained, as
+// only node. Their calls over UDP continue while the pods of the first Gateway are updated, crash, and are drained, as
 // docs/survival.md says. The second Gateway is not disturbed.
 func TestHostNetwork(t *testing.T) {
 	system := testNamespace{t, home}
@@ -301,7 +301,7 @@ func (g *hostGateway) drainOthers() {
 	})
 }
 
-// running returns the pods with these labels that are on a node, including those that terminate.
+// running returns the pods with these labels that are on a node, including terminating pods.
 func (g *hostGateway) running(labels string) []corev1.Pod {
 	g.Helper()
 	return slices.DeleteFunc(g.list(labels), func(p corev1.Pod) bool { return p.Spec.NodeName == "" })

@@ -42,8 +42,8 @@ const (
 	example = "docs/examples/cluster"
 )
 
-// installMethods are the documented methods, including that of the README, whose uninstallation is on the page about
-// installation.
+// installMethods are the documented methods, including the method of the README, whose uninstallation is on the page
+// about installation.
 var installMethods = []installMethod{
 	{
 		name: "README word for word", programs: []string{"helm"}, literal: true,
@@ -111,7 +111,7 @@ kubectl rollout status --namespace stunner-system deployment stunner-auth --time
 kubectl wait --namespace stunner-system deployment --all`)
 
 // follow runs blocks of a page in the namespace as a user would, and returns their output. Each block starts in the
-// working directory in which the previous one ended.
+// working directory in which the previous block ended.
 func (s testNamespace) follow(programs []string, blocks ...block) string {
 	s.Helper()
 	var all strings.Builder
@@ -232,7 +232,7 @@ func (s testNamespace) newCaller() caller {
 // objects are names of objects of a cluster: KIND NAMESPACE NAME.
 type objects []string
 
-// inventory returns all objects except those that controllers create and delete continuously.
+// inventory returns all objects except objects that controllers create and delete continuously.
 func inventory(t *testing.T) objects {
 	t.Helper()
 	all, err := list(context.WithoutCancel(t.Context()))

@@ -45,7 +45,8 @@ helm install stunner stunner --namespace stunner-system --values stunner/values-
 	before := m.offloaded(first)
 	m.echoes(t, call.UDP, c)
 	m.until("the kernel forwards nearly all packets", func(context.Context) error {
-		// A hundred echoes are two hundred packets. User space forwards the first ones, and renewed channels.
+		// A hundred echoes are two hundred packets. User space forwards the first packets, and packets of renewed
+		// channels.
 		if n := m.offloaded(first) - before; n < 150 {
 			return fmt.Errorf("it has forwarded %v", n)
 		}

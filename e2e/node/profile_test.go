@@ -14,7 +14,7 @@ import (
 
 // TestProfileOpenova installs the chart with the profile openova. Manifests with their own GatewayConfig and
 // ScaledObject work: all conditions are good, calls succeed with credentials from the auth service and with the static
-// ones of the GatewayConfig, and KEDA scales the dataplane by its name.
+// credentials of the GatewayConfig, and KEDA scales the dataplane by its name.
 func TestProfileOpenova(t *testing.T) {
 	if err := cluster.KEDA(t.Context()); err != nil {
 		t.Fatal(err)

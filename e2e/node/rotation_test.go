@@ -12,8 +12,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
-// credentials and certificate are replaced during calls over every transport. New calls need the new ones.
-// Running calls continue, and can refresh with their original credential.
+// credentials and certificate are replaced during calls over every transport. New calls need the new
+// credentials and the new certificate. Running calls continue, and can refresh with their original credential.
 func secretsChange(s site) {
 	first := s.certify()
 	s.open("", udpListener, tcpListener,

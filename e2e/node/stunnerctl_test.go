@@ -25,7 +25,7 @@ import (
 type finding struct{ Severity, Object, Problem, Remedy string }
 
 // TestStunnerctl runs the commands of stunnerctl against the product on a cluster, during calls, with the rights of the
-// administrator and with those of the ClusterRole view in one namespace.
+// administrator, and with the rights of the ClusterRole view in one namespace.
 func TestStunnerctl(t *testing.T) {
 	s := newTestNamespace(t)
 	s.prepare()

@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
-// L-5: charts and images of an earlier commit are upgraded to those of this one, and rolled back. Calls continue in
-// their pods.
+// L-5: an installation is upgraded from charts and images of an earlier commit to the charts and images of this commit,
+// and rolled back. Calls continue in their pods.
 func TestUpgrade(t *testing.T) {
 	for _, helm := range []string{"helm", "helm3"} {
 		t.Run(helm, func(t *testing.T) {

@@ -225,7 +225,8 @@ func route(t *testing.T, n *network) {
 	}
 }
 
-// With a byte rate, which only user space enforces, channels return to user space, and without it to the kernel.
+// With a byte rate, channels return to user space, because only user space enforces it. Without it they return to the
+// kernel.
 func byteRate(t *testing.T, n *network) {
 	g := n.start(t)
 	p := g.path(v4)
@@ -253,7 +254,7 @@ func caveats(t *testing.T, n *network) {
 	p.inKernel()
 	s := p.stream()
 	s.kernel(50)
-	// swap exchanges the endpoints of the named route and of another one, which the listener has too.
+	// swap exchanges the endpoints of the named route and of another route of the listener.
 	swap := func(c *config.Config) {
 		c.Clusters[0].Endpoints, c.Clusters[3].Endpoints = c.Clusters[3].Endpoints, c.Clusters[0].Endpoints
 	}

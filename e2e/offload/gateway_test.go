@@ -157,8 +157,8 @@ type traffic struct {
 
 func (t traffic) minus(u traffic) traffic { return traffic{t.Rx.minus(u.Rx), t.Tx.minus(u.Tx)} }
 
-// counters are those of the UDP listener, the sums of all clusters and live sessions, and the packets that the kernel
-// forwarded.
+// counters are the counters of the UDP listener, the sums of all clusters and live sessions, and the packets that the
+// kernel forwarded.
 type counters struct {
 	listener, cluster, session traffic
 	kernel                     struct{ up, down int }

@@ -35,7 +35,7 @@ const (
 // family is the addresses of one address family.
 type family struct {
 	name                         string
-	gateway, client, relay, peer netip.Addr // the gateway has an interface to clients and one to peers
+	gateway, client, relay, peer netip.Addr // the gateway has an interface to clients and an interface to peers
 }
 
 var (

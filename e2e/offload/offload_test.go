@@ -53,14 +53,14 @@ func (n *network) run(t *testing.T) {
 	t.Run("prober", func(t *testing.T) { prober(t, n.start(t)) })
 }
 
-// The first packets of a channel pass through user space, and the following ones through the kernel. The contents are
-// equal and the counters exact, for every size. User space forwards packets of a peer that are shorter than the header
-// of ChannelData.
+// The first packets of a channel pass through user space, and the following packets through the kernel. The contents
+// are equal and the counters exact, for every size. User space forwards packets of a peer that are shorter than the
+// header of ChannelData.
 func channel(t *testing.T, n *network, f family) {
 	g := n.start(t)
 	p := g.path(f)
 	p.warm()
-	p.up(1400) // a packet that is longer than those before passes through user space
+	p.up(1400) // a packet that is longer than all earlier packets passes through user space
 	p.down(1400)
 	before, up, down, short := g.settled(), flow{}, flow{}, 0
 	for size := 1400; size >= 0; size -= 1 + size/16 {

@@ -150,7 +150,7 @@ func (p *path) inKernel() {
 	if k := p.exchange(packets); k.up != packets || k.down != packets {
 		p.t.Errorf("the kernel forwarded %d up and %d down of %d packets each", k.up, k.down, packets)
 	}
-	// XDP passes the packets that renew its Ethernet headers, and those of neighbour protocols.
+	// XDP passes the packets that renew its Ethernet headers, and packets of neighbour protocols.
 	n, xdp := p.gateway.runs()-before, p.gateway.Config.Admin.OffloadEngine == "XDP"
 	if xdp && n > packets/2 || !xdp && n < 2*packets {
 		p.t.Errorf("the programs of TC ran %d times during %d packets", n, 2*packets)

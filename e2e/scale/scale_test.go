@@ -162,7 +162,7 @@ func (b *scaleTest) expose() {
 	)
 }
 
-// all waits until the state of every reader satisfies wanted, and returns the time of the last one.
+// all waits until the state of every reader satisfies wanted, and returns the time of the last reader.
 func (b *scaleTest) all(what string, wanted func(gateway int, s reader.State) bool) (last time.Time) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), timeout)
@@ -372,7 +372,7 @@ func (b *scaleTest) whileOthersChange(n int) (latencies []time.Duration, total i
 	return latencies, n + others + 1
 }
 
-// restarts kills the operator and starts another one. The new operator writes nothing, and no reader gets a new config.
+// restarts kills the operator and starts another operator, which must write nothing. No reader may get a new config.
 func (b *scaleTest) restarts() {
 	b.Helper()
 	visits := make([]int, b.size)
@@ -396,8 +396,8 @@ func (b *scaleTest) restarts() {
 	b.wroteNothing("after a kill", begun)
 }
 
-// failsOver kills the leader of two operators, and measures the time until the other one has created the Service of a
-// new Gateway.
+// failsOver kills the leader of two operators, and measures the time until the other operator has created the Service
+// of a new Gateway.
 func (b *scaleTest) failsOver() {
 	b.Helper()
 	second := newOperator(b.T, b.kube, "off", administrators)

@@ -199,7 +199,7 @@ func (b *strictTest) start() {
 	}
 }
 
-// restart kills the operator with SIGKILL, like the OOM killer, and starts another one.
+// restart kills the operator with SIGKILL, like the OOM killer, and starts another operator.
 func (b *strictTest) restart() {
 	b.Helper()
 	if err := b.operator.Process.Kill(); err != nil {
@@ -325,8 +325,8 @@ func (b *strictTest) spoil(ctx context.Context, transport *http.Transport, n, tu
 	}
 }
 
-// bad makes an invalid token: none, one for another audience, an expired one, or one of another pod with a wrong
-// signature.
+// bad makes an invalid token: no token, a token for another audience, an expired token, or a token of another pod with
+// a wrong signature.
 func bad(good string, n, turn int) string {
 	parts := strings.Split(good, ".")
 	raw, _ := base64.RawURLEncoding.DecodeString(parts[1])

@@ -28,7 +28,7 @@ type command struct {
 
 const many = 64
 
-// table returns the commands in addition to those of testscript.
+// table returns the commands that testscript does not have.
 func table() map[string]command {
 	return map[string]command{
 		// Programs.
@@ -37,7 +37,7 @@ func table() map[string]command {
 		"quit": {quit, "NAME", 1, 1},                       // SIGTERM, and wait until it has exited with code 0
 		"says": {says, "NAME REGEXP", 2, 2},                // wait until the output of a program matches
 
-		// Files. Ports of the quickstart are replaced by those of the scenario, and variables of the scenario are
+		// Files. Ports of the quickstart are replaced by ports of the scenario, and variables of the scenario are
 		// expanded.
 		"put":    {put, "FILE…", 1, many},      // copy files into the operator's folder
 		"edit":   {edit, "FILE OLD NEW", 3, 3}, // replace a regular expression in a file of the operator's folder

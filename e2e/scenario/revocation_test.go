@@ -242,7 +242,7 @@ func TestRevocation(t *testing.T) {
 		}
 	}
 
-	// The dataplanes end with the operator, and leave their sessions to the next ones. Meanwhile another user is
+	// The dataplanes end with the operator, and leave their sessions to the next dataplanes. Meanwhile another user is
 	// revoked.
 	carl, dora := s.dial(s.new("carl", frontDoor)), s.dial(s.new("dora", frontDoor))
 	harnesstest.NoError(t, s.Operator.Stop(timeout))

@@ -53,7 +53,7 @@ func TestScenario(t *testing.T) {
 // scenario holds the processes and calls of one scenario.
 type scenario struct {
 	stack    harness.Stack
-	programs map[string]*harness.Process // in addition to those of the stack
+	programs map[string]*harness.Process // in addition to the programs of the stack
 	calls    map[string]*call.Call
 	ctx      context.Context // ends with the scenario
 	roots    *x509.CertPool  // trusted certificates of the scenario

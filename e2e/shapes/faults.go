@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// window is the time in which losses are counted, with a disturbance and, as control, without it.
+	// window is the time in which losses are counted: with a disturbance, and as control without a disturbance.
 	window = 2 * time.Second
-	// tolerated is how many more datagrams, in percent, may be lost with a disturbance than without it.
+	// tolerated is how many more datagrams, in percent, may be lost with a disturbance than without a disturbance.
 	tolerated = 5
 	// vanished is the number of vanishing clients, and the number of vanishing pods.
 	vanished = 3
@@ -144,7 +144,7 @@ func unplugPods(ctx context.Context, e *env.Env) error {
 	})
 }
 
-// forwarded starts calls that a dataplane owns and whose datagrams arrive at another one.
+// forwarded starts calls that a dataplane owns and whose datagrams arrive at another dataplane.
 func forwarded(
 	ctx context.Context, e *env.Env, n *env.Neighbour, l *env.Listener, port uint16, count int, owner, ingress env.Dataplane,
 	s env.Stream,
@@ -220,7 +220,7 @@ func vanishedClientsHurtNobody(ctx context.Context, e *env.Env) error {
 	})
 }
 
-// drain deletes a pod of each Gateway, and waits until another one is ready.
+// drain deletes a pod of each Gateway, and waits until another pod is ready.
 func drain(e *env.Env, ctx context.Context) error {
 	for _, g := range e.Gateways {
 		pods, err := g.Dataplanes()

@@ -27,7 +27,7 @@ const (
 	usedUp, datagram = 50, 160
 )
 
-// Ports of clients with a call at each pod, as those in faults.go.
+// Ports of clients with a call at each pod. They have the same meaning as the ports in faults.go.
 const (
 	firstNarrow = 30301 + 100*iota
 	firstWide
@@ -169,7 +169,7 @@ func otherGatewaysRefuse(ctx context.Context, e *env.Env) (err error) {
 	return err
 }
 
-// followsItsRoute compares narrow calls with wide ones, while the listeners have one more route.
+// followsItsRoute compares narrow calls with wide calls, while the listeners have one more route.
 func followsItsRoute(ctx context.Context, e *env.Env, narrow, wide env.Calls) error {
 	err := e.Await(ctx, "one more route", func(context.Context) error { return permits(wide, e.UnroutedPeer(), true) })
 	if err != nil {
@@ -268,8 +268,8 @@ func exchangesOnlyWithItsRoute(ctx context.Context, e *env.Env, l *env.Listener,
 	return nil
 }
 
-// aCaveatOfBytesEndsCalls makes calls with a credential for each listener, whose bytes are those of some datagrams and
-// their echoes. Each pod counts by itself.
+// aCaveatOfBytesEndsCalls makes calls with a credential for each listener. The credential has the bytes of some
+// datagrams and their echoes. Each pod counts by itself.
 func aCaveatOfBytesEndsCalls(ctx context.Context, e *env.Env) (err error) {
 	byListener := map[*env.Listener]env.Calls{}
 	var all env.Calls
@@ -310,7 +310,7 @@ func aCaveatOfBytesEndsCalls(ctx context.Context, e *env.Env) (err error) {
 	return err
 }
 
-// revocationEndsItsUserOnly revokes a user during calls of this user and of another one.
+// revocationEndsItsUserOnly revokes a user during calls of this user and of another user.
 func revocationEndsItsUserOnly(ctx context.Context, e *env.Env) (err error) {
 	const user = "dismissed"
 	issued := map[*env.Gateway][2]string{}

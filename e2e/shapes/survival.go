@@ -76,8 +76,8 @@ func hangUp(lists ...*env.Calls) (err error) {
 	return err
 }
 
-// place starts calls through each listener of a Gateway that one pod has. If the nodes can be told the pod of a client
-// over UDP, it has calls of each UDP listener and family. Otherwise it is the pod of the first call: because of
+// place starts calls through each listener of a Gateway that one pod has. If the test can select the pod of a client
+// over UDP, this pod has calls of each UDP listener and family. Otherwise it is the pod of the first call: because of
 // sessionAffinity, the nodes may send all calls through another Service, or of another family, to another pod.
 func place(ctx context.Context, e *env.Env, g *env.Gateway, port *uint16) (p *placed, err error) {
 	p = &placed{gateway: g, stay: map[string]int{}}
@@ -211,9 +211,9 @@ func (p *placed) pin(ctx context.Context, e *env.Env, port *uint16, each func(*e
 	return nil
 }
 
-// drainedPodPassesItsCallsOn deletes a pod of each Gateway during calls. Those with ICE move if pods see the addresses
-// of clients, without a lost datagram, and the others stay until they end. New clients use other pods, also those that
-// a load balancer still sends to the pod.
+// drainedPodPassesItsCallsOn deletes a pod of each Gateway during calls. If pods see the addresses of clients, calls
+// with ICE move without a lost datagram. The other calls stay until they end. New clients use other pods, also new
+// clients that a load balancer still sends to the pod.
 func drainedPodPassesItsCallsOn(ctx context.Context, e *env.Env) (err error) {
 	var all []*placed
 	defer func() {
@@ -432,15 +432,15 @@ func callsOutliveALostPod(ctx context.Context, e *env.Env) (err error) {
 	return nil
 }
 
-// choose returns a number below n. Different shapes have different ones, and a shape always has the same one.
+// choose returns a number below n. Different shapes have different numbers, and a shape always has the same number.
 func choose(e *env.Env, n int) int {
 	hash := fnv.New32a()
 	hash.Write([]byte(e.Shape.String()))
 	return int(hash.Sum32() % uint32(n))
 }
 
-// placeICE starts calls with ICE through each UDP listener, of each address family, that the nodes send to one pod, and
-// one that they send to another pod.
+// placeICE starts calls with ICE through each UDP listener, of each address family: one call that the nodes send to a
+// pod, and one call that they send to another pod.
 func placeICE(ctx context.Context, e *env.Env, g *env.Gateway, port *uint16) (p *placed, err error) {
 	p = &placed{gateway: g}
 	pods, err := g.Dataplanes()
@@ -549,7 +549,7 @@ func callAt(ctx context.Context, e *env.Env, g *env.Gateway, at env.Dataplane, o
 func (p *placed) found(ctx context.Context, e *env.Env) error {
 	if err := e.Await(ctx, "one owner of each session of "+p.gateway.ID(), func(ctx context.Context) error {
 		n, err := p.gateway.Sum(ctx, telemetry.AllocationsActive)
-		calls := float64(len(p.all())) // those of before the calls may have ended
+		calls := float64(len(p.all())) // calls of before may have ended
 		if err == nil && (n < calls || n > calls+p.allocations) {
 			err = fmt.Errorf("%v allocations, of %v calls, and %v before them", n, calls, p.allocations)
 		}

@@ -53,7 +53,7 @@ func TestPlugin(t *testing.T) {
 	harnesstest.NoError(t, err)
 	var m manifest
 	harnesstest.NoError(t, yaml.UnmarshalStrict(text, &m))
-	// The name of the file is that of the plugin.
+	// The file has the name of the plugin.
 	if m.APIVersion != "krew.googlecontainertools.github.com/v1alpha2" || m.Kind != "Plugin" || m.Metadata.Name != "stunner" ||
 		m.Spec.Version != "v1.2.3" || m.Spec.Homepage == "" || m.Spec.Description == "" || len(m.Spec.Platforms) != 1 ||
 		!regexp.MustCompile(`^.{1,50}[^.]$`).MatchString(m.Spec.ShortDescription) {

@@ -95,8 +95,8 @@ func addressAttempts() (attempts []attempt) {
 	}...)
 }
 
-// annotationAttempts: an annotation with any value affects only the Gateway that has it. They are the annotations of
-// users in the reference, and those that the operator sets.
+// annotationAttempts: an annotation with any value affects only the Gateway that has it. The annotations are the
+// annotations of users in the reference, and the annotations that the operator sets.
 func annotationAttempts() (attempts []attempt) {
 	annotations := []string{"applied", "related-gateway-name", "related-gateway-namespace", "owned-by"}
 	for _, annotation := range append(annotations, run.annotations...) {

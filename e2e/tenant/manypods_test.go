@@ -20,7 +20,7 @@ import (
 const (
 	manyPods       = 1_300
 	runningPods    = 100 // of them; the others never run, so no node reports them
-	streamsOfPod   = 4   // of each pod, which is as many as one may have
+	streamsOfPod   = 4   // of each pod, which is the maximum of one pod
 	idlePodStreams = 64  // of all pods that never run
 	concurrentAsks = 4   // concurrent requests for the sessions of all pods
 	longestAnswer  = 512 // KiB, which is the largest answer of a pod

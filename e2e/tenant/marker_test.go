@@ -130,8 +130,8 @@ func noSecretIsExposed(t *testing.T) {
 	n.finds("metrics of the operator", metrics)
 }
 
-// searches looks for secrets in all objects of a kind in namespaces of tenants. Of kinds that carry no secrets of their
-// owners, it also looks at those in other namespaces. It reports whether a tenant may read that kind.
+// searches looks for secrets in all objects of a kind in namespaces of tenants. For kinds that carry no secrets of
+// their owners, it also looks at objects in other namespaces. It reports whether a tenant may read that kind.
 func (n *tenant) searches(kind schema.GroupVersionKind) bool {
 	n.Helper()
 	list := &unstructured.UnstructuredList{}

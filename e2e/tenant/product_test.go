@@ -54,8 +54,8 @@ const (
 	soon = 20 * time.Second
 )
 
-// Names and addresses of the environment with number 1. The first Gateway takes routes of its own namespace only, the
-// second one those of all namespaces.
+// Names and addresses of the environment with number 1. The first Gateway accepts only routes of its own namespace. The
+// second Gateway accepts routes of all namespaces.
 const (
 	class       = "calls-1"
 	system      = "system-1"
@@ -82,7 +82,7 @@ const (
 // forbidden are addresses of nodes, of the API server and of kube-system.
 var forbidden = []string{dnsService, dnsPod, apiService, apiServer, node, nodeOutside}
 
-// more are the objects of others in addition to those of the environment. SECRET(NAME) stands for a marker.
+// more are objects of others that the environment does not have. SECRET(NAME) stands for a marker.
 const more = `
 {apiVersion: v1, kind: Node, metadata: {name: control-1}}
 ---
@@ -297,7 +297,7 @@ func (p *product) connect(config *rest.Config) (client.Client, error) {
 
 // learnSecrets uses the secrets that the environment and the product have generated as markers.
 func (p *product) learnSecrets(ctx context.Context, certificate []byte) error {
-	line := func(pem []byte) string { return strings.Split(string(pem), "\n")[1] } // the first after the header
+	line := func(pem []byte) string { return strings.Split(string(pem), "\n")[1] } // the first line after the header
 	class, authority := &corev1.Secret{}, &corev1.Secret{}
 	if err := errors.Join(
 		p.admin.Get(ctx, types.NamespacedName{Namespace: system, Name: "turn"}, class),

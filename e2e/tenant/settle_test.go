@@ -62,7 +62,7 @@ func hasConditions(o *unstructured.Unstructured) bool {
 	return false
 }
 
-// conditionsOf returns all conditions in the status of an object: its own, those of listeners and those of parents.
+// conditionsOf returns all conditions in the status of an object: of the object, of its listeners and of its parents.
 func conditionsOf(o *unstructured.Unstructured) (all []metav1.Condition) {
 	var status struct {
 		Conditions         []metav1.Condition

@@ -132,7 +132,7 @@ func tokenAttempts() (attempts []attempt) {
 					`{"report":{"id":"media-1/gateway0","pod":"spy-of-door","accepted":false,"allocations":999999}}`)
 				n.await(func(ctx context.Context) error {
 					now, err := refused(ctx)
-					if err == nil && now < before+2 { // the first one is for another config than that of the stream
+					if err == nil && now < before+2 { // the first report is about another config
 						err = fmt.Errorf("%.0f refusals, before %.0f", now, before)
 					}
 					return err

@@ -200,7 +200,7 @@ func shown(text string) (starlark.Value, error) {
 	all := starlark.NewList(nil)
 	for _, o := range objects {
 		metadata, object := starlark.NewDict(1), starlark.NewDict(2)
-		_ = metadata.SetKey(starlark.String("name"), starlark.String(o.GetName())) // a new one is not frozen
+		_ = metadata.SetKey(starlark.String("name"), starlark.String(o.GetName())) // a new object is not frozen
 		_ = object.SetKey(starlark.String("kind"), starlark.String(o.GetKind()))
 		_ = object.SetKey(starlark.String("metadata"), metadata)
 		_ = all.Append(object)

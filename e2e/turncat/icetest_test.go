@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
-// flags are those of commands about the demo.
+// flags are the flags of commands about the demo.
 func flags(s *harness.Stack) []string {
 	return []string{"--folder", s.Output(), "--auth-server-address", strings.TrimPrefix(s.AuthURL(), "http://")}
 }
@@ -127,7 +127,7 @@ func interrupted(t *testing.T, s *harness.Stack, end syscall.Signal) {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(bin(), "stunnerctl"), args...)
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
-	// A program ignores a signal that its parent ignores, as after nohup, and does not ignore one that its parent
+	// A program ignores a signal that its parent ignores, as after nohup. It does not ignore a signal that its parent
 	// handles.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, end)

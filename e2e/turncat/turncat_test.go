@@ -263,7 +263,7 @@ func TestClientsHaveAllocationsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestIdleClientsEnd: a UDP client that is idle loses its allocation, and gets another one when it sends again.
+// TestIdleClientsEnd: a UDP client that is idle loses its allocation, and gets another allocation when it sends again.
 func TestIdleClientsEnd(t *testing.T) {
 	s := dataplane(t, static, harness.Loopback)
 	address := harnesstest.Address(t)

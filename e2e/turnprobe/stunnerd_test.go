@@ -66,7 +66,7 @@ func TestStunnerd(t *testing.T) {
 	}
 }
 
-// passes runs the prober. No check fails, and only those that take minutes are skipped.
+// passes runs the prober. No check fails, and only checks that take minutes are skipped.
 func passes(t *testing.T, target probe.Target) {
 	results, err := probe.Run(target, probe.Checks())
 	if err != nil {

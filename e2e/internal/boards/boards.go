@@ -88,7 +88,7 @@ func (s Silent) reason(where string) string {
 	return s[where]
 }
 
-// Unanswered runs the queries, removes those that return data, and returns an error that lists the others. It skips
+// Unanswered runs the queries, removes queries that return data, and returns an error that lists the others. It skips
 // queries in silent. Call it until it returns nil: a query must return data once.
 func (q Queries) Unanswered(ctx context.Context, p Prometheus, silent Silent) error {
 	var open []error

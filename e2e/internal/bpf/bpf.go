@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call calls bpf(2) with the part of union bpf_attr (linux/bpf.h) that a command reads. A signal, such as those of the
-// Go scheduler, interrupts the verifier with EAGAIN.
+// Call calls bpf(2) with the part of union bpf_attr (linux/bpf.h) that a command reads. A signal, for example of the Go
+// scheduler, interrupts the verifier with EAGAIN.
 func Call[attributes any](command uintptr, a *attributes) (fd int, err error) {
 	for {
 		n, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a))

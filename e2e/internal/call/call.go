@@ -37,7 +37,7 @@ type Options struct {
 	Gateway  netip.AddrPort // listener of the gateway
 	Network  Network
 	Local    netip.AddrPort // of the client; the zero AddrPort lets the kernel select
-	Do       func(func())   // opens the socket in a network namespace; nil means that of the process
+	Do       func(func())   // opens the socket in a network namespace; nil means the namespace of the process
 	Balancer *Balancer      // selects the pod over UDP; nil means that Gateway is the only one
 	Roots    *x509.CertPool // verify the gateway's certificate over TLS and DTLS
 	Username string
@@ -180,7 +180,7 @@ func (c *Call) SendTo(at netip.AddrPort) error {
 // Relay returns the relayed transport address of the allocation.
 func (c *Call) Relay() net.Addr { return c.relay.LocalAddr() }
 
-// send sends a datagram every interval. The client library binds a channel when the first one is sent.
+// send sends a datagram every interval. The client library binds a channel when the first datagram is sent.
 func (c *Call) send(ctx context.Context, o Options) {
 	buf := make([]byte, o.Size)
 	tick := time.NewTicker(o.Interval)

@@ -32,7 +32,7 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// TestLaps: a lap has the longest gap in it, including one that began before it or has not ended.
+// TestLaps: a lap has the longest gap in it, including a gap that began before it or has not ended.
 func TestLaps(t *testing.T) {
 	var c tally
 	at := func(ms int) time.Time { return time.UnixMilli(int64(1000 + ms)) }

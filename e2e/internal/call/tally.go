@@ -16,7 +16,7 @@ type Stats struct {
 	Duplicates int
 	Median     time.Duration // of the round trip times
 	P95, P99   time.Duration
-	LongestGap time.Duration // longest time without an echo: between two echoes, and since the last one while sending
+	LongestGap time.Duration // longest time without an echo: between two echoes, and since the last echo while sending
 	Err        error         // first error of the client, if any
 }
 
@@ -85,7 +85,7 @@ func (t *tally) received(seq uint64, now time.Time) {
 	}
 }
 
-// fail records an error. Only the first one is kept.
+// fail records an error. Only the first error is kept.
 func (t *tally) fail(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -33,7 +33,7 @@ const (
 type authService struct {
 	address   string   // HOST:PORT of the API
 	health    string   // HOST:PORT of the probes
-	arguments []string // without those for config discovery
+	arguments []string // without the arguments for config discovery
 }
 
 // startAuth starts the auth service and waits until it is ready.
@@ -208,8 +208,8 @@ func (g *Gateway) Endpoints(ctx context.Context, user string) (list []Endpoint, 
 	return list, nil
 }
 
-// Credential returns a credential of a user for a Gateway, as the shape requires: the static one, one that is signed
-// with the shared secret, or one of the auth service.
+// Credential returns a credential of a user for a Gateway, as the shape requires: the static credential, a credential
+// that is signed with the shared secret, or a credential of the auth service.
 func (g *Gateway) Credential(ctx context.Context, user string) (username, password string, err error) {
 	if g.env.Shape[Credentials] == Static {
 		return g.env.user, g.env.secret, nil

@@ -15,8 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ice"
 )
 
-// peers are the media servers, which return every datagram: at mediaPort all, and at icePort those of clients that they
-// have checked by ICE.
+// peers are the media servers. At mediaPort they return every datagram, and at icePort every datagram of clients that
+// they have checked by ICE.
 type peers struct{ conns []*net.UDPConn }
 
 // servePeers starts the media servers.
@@ -62,7 +62,7 @@ func echo(conn *net.UDPConn) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err == nil { // an ICMP error is that of an ended relay
+		if err == nil { // an ICMP error belongs to an ended relay
 			_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // clients count what is lost
 		}
 	}
@@ -143,8 +143,8 @@ type Login func(context.Context, *Listener) (username, password string, err erro
 
 // DialAll starts a call through each listener, at each of its addresses. The caller must hang them up.
 //
-// A client that requests no address family gets a relay of IPv4, unless the pods have none (RFC 8656 §7.2), so the
-// peer is the first one at each address.
+// A client that requests no address family gets a relay of IPv4, unless the pods have none (RFC 8656 §7.2), so the call
+// goes to the first peer at each address.
 func (e *Env) DialAll(ctx context.Context, user string) (Calls, error) {
 	return e.DialAllAs(ctx, func(ctx context.Context, l *Listener) (username, password string, err error) {
 		return l.Gateway.Credential(ctx, user)

@@ -132,7 +132,7 @@ func (c *inCluster) permit(ctx context.Context) error {
 			return err
 		}
 	}
-	// The account of the auth service, which stores revocations, and one that may do everything, for stunnerctl.
+	// The account of the auth service, which stores revocations, and an account that may do everything, for stunnerctl.
 	text := fmt.Sprintf(`
 {apiVersion: v1, kind: ServiceAccount, metadata: {name: stunner-auth, namespace: %[1]s}}
 ---
@@ -218,7 +218,7 @@ func (c *inCluster) sandbox(namespace, node string, hostNetwork bool) (kubelet.S
 	return kubelet.Sandbox{}, fmt.Errorf("no node %s", node)
 }
 
-// network returns the network of a pod with an address; nil if it is that of a node.
+// network returns the network of the pod with an address. It is nil if the pod uses the network of its node.
 func (c *inCluster) network(a netip.Addr) *topology.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -137,7 +137,7 @@ type Dataplane struct {
 	Stop func(context.Context) error
 	// Done is closed when its process has ended; nil if it is not known.
 	Done <-chan struct{}
-	// Net is its network; nil if it is that of a node.
+	// Net is its network. It is nil if the dataplane uses the network of a node.
 	Net *topology.Pod
 	// Log returns the last lines of the log.
 	Log func() []string

@@ -45,8 +45,8 @@ func (e *Env) ChangeRoutes(ctx context.Context) error {
 	return nil
 }
 
-// Numbers of media servers in addition to those of peerNumber: one that no Gateway has at the start, and one that
-// stunnerctl creates.
+// Numbers of media servers in addition to those of peerNumber: a media server that no Gateway has at the start, and a
+// media server that stunnerctl creates.
 const (
 	extraPeer = 6
 	ctlPeer   = 7

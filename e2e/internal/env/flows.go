@@ -18,11 +18,11 @@ import (
 
 // Stream describes the datagrams of a call.
 type Stream struct {
-	Size  int // bytes of a datagram; 0 is that of a voice call
+	Size  int // bytes of a datagram; 0 means the size of a voice call
 	Every time.Duration
 	// ICE makes the peer one with an ICE agent, which the client checks.
 	ICE bool
-	// Family is the index of the address family of the client in those of the shape.
+	// Family is the index of the client's address family among the families of the shape.
 	Family int
 }
 

@@ -64,7 +64,7 @@ func (f *inFolder) installProgram() error {
 	return os.Rename(f.stunnerd()+".new", f.stunnerd())
 }
 
-// address returns the address of the host: that of the node for programs of the test process.
+// address returns the address of the host. For programs of the test process, it is the address of the node.
 func (f *inFolder) address() netip.Addr { return f.families(f.Net.Nodes[0].Internal)[0] }
 
 // clientAddresses returns the addresses of the host that clients reach, directly or by a NAT, one of each family.

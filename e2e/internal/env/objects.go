@@ -265,13 +265,13 @@ func addressType(a netip.Addr) string {
 	return "IPv6"
 }
 
-// routeBackendYAML returns the Service of the first or the second route: its media server, the one that stunnerctl
-// makes, and more.
+// routeBackendYAML returns the Service of the first or the second route: its media server, the media server of
+// stunnerctl, and more.
 func (g *Gateway) routeBackendYAML(name string, more ...topology.Both[netip.Addr]) string {
 	return g.backendYAML(name, append(more, g.env.Net.Peer(g.peerNumber(name)), g.env.input.ctlPeer())...)
 }
 
-// Apply writes objects in YAML to the API server or the folder. namespace is that of objects without one.
+// Apply writes objects in YAML to the API server or the folder. Objects without a namespace get the given namespace.
 func (e *Env) Apply(ctx context.Context, namespace, text string) error {
 	return e.input.apply(ctx, namespace, text)
 }

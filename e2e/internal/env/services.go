@@ -30,7 +30,7 @@ type services struct {
 
 	mu     sync.Mutex
 	served map[string][]netip.AddrPort // the pods to which new flows go, by port of a Service, NAMESPACE/NAME/PORT
-	alive  map[netip.Addr]bool         // pods that serve, those that terminate included
+	alive  map[netip.Addr]bool         // pods that serve, including terminating pods
 }
 
 // source lists the objects of one namespace.
@@ -183,8 +183,8 @@ func (l *Listener) isPort(p corev1.ServicePort) bool {
 	return p.Port == l.port && strings.EqualFold(string(p.Protocol), l.transport)
 }
 
-// endpoints returns the pods that get new flows of a port: those that are ready, or, if there are none, those that
-// terminate and still serve. It adds all serving pods to alive.
+// endpoints returns the pods that get new flows of a port: ready pods, or, if there are none, terminating pods that
+// still serve. It adds all serving pods to alive.
 func endpoints(list []*discoveryv1.EndpointSlice, port string, alive map[netip.Addr]bool) []netip.AddrPort {
 	var ready, serving []netip.AddrPort
 	for _, slice := range list {
@@ -252,7 +252,7 @@ func refuses(i corev1.LoadBalancerIngress, p corev1.ServicePort) bool {
 // listeners.
 func (s *services) exposed(ctx context.Context, g *Gateway) error {
 	if s.cluster.Shape.place().hostNetwork {
-		return nil // the addresses of the nodes are those of the pods
+		return nil // nodes and pods have the same addresses
 	}
 	all, err := s.cluster.client.CoreV1().Services(g.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -180,7 +180,7 @@ func (s Shape) Is(values ...Value) bool {
 	return !slices.ContainsFunc(values, func(v Value) bool { return !slices.Contains(s[:], v) })
 }
 
-// ParseShape returns the shape with the values of a list. Factors without a value get their first one.
+// ParseShape returns the shape with the values of a list. A factor without a value in the list gets its first value.
 func ParseShape(list string) (s Shape, err error) {
 	for f, values := range Values {
 		s[f] = values[0]

@@ -97,7 +97,8 @@ func FreePorts() (p Ports, err error) {
 	return p, err
 }
 
-// UsualPorts returns the ports of the quickstart. Ports in use are replaced by free ones, and taken is their number.
+// UsualPorts returns the ports of the quickstart. Ports in use are replaced by free ports. taken is the number of
+// replaced ports.
 func UsualPorts() (p Ports, taken int, err error) {
 	p = quickstart()
 	err = p.replace(func(port int) bool { return !isFree(port) })
@@ -110,7 +111,7 @@ func UsualPorts() (p Ports, taken int, err error) {
 	return p, taken, err
 }
 
-// replace replaces each port for which must returns true by a free one. The two media ports of the echo peer stay
+// replace replaces each port for which must returns true by a free port. The two media ports of the echo peer stay
 // adjacent, because the quickstart's route names them as one range.
 func (p *Ports) replace(must func(port int) bool) (err error) {
 	for _, port := range []*int{&p.Discovery, &p.Auth, &p.AuthHealth, &p.Signalling, &p.TURN} {

@@ -29,11 +29,12 @@ type Command struct {
 	Name string   // names the process in errors and its log file
 	Path string   // of the program
 	Args []string // without the program
-	Dir  string   // working directory; empty means that of this process
+	Dir  string   // working directory; empty means the working directory of this process
 	Env  []string // NAME=value, added to the environment of this process without its STUNNER_ variables
 	Logs string   // folder that takes NAME.log; a second process of the name appends
 
-	// User is the user and group of the process, which has no capabilities then. 0 means those of this process.
+	// User is the user and group of the process, which has no capabilities then. 0 means the user and group of this
+	// process.
 	User uint32
 
 	// Death is the signal that the process gets when this process dies. The default is SIGTERM, because the operator

@@ -73,8 +73,8 @@ func (s *Stack) Prepare(quickstartDir string) error {
 	return nil
 }
 
-// Put writes a file into the operator's input folder, with the quickstart's ports replaced by those of the stack. It
-// renames a complete file into place, so the operator never reads half a file.
+// Put writes a file into the operator's input folder, with the quickstart's ports replaced by the ports of the stack.
+// It renames a complete file into place, so the operator never reads half a file.
 func (s *Stack) Put(name string, yaml []byte) error {
 	draft := filepath.Join(s.Dir, name+".draft")
 	if err := os.WriteFile(draft, s.withHost(s.withPorts(yaml)), 0o600); err != nil {
@@ -88,7 +88,7 @@ func (s *Stack) Put(name string, yaml []byte) error {
 
 var portField = regexp.MustCompile(`(\b(?:port|endPort): )(\d+)\b`)
 
-// withPorts replaces the ports of the quickstart by those of the stack.
+// withPorts replaces the ports of the quickstart by the ports of the stack.
 func (s *Stack) withPorts(yaml []byte) []byte {
 	usual := quickstart()
 	return portField.ReplaceAllFunc(yaml, func(field []byte) []byte {

@@ -48,8 +48,8 @@ func (p *Process) Delays() Delays {
 	return d
 }
 
-// Since returns the longest time for which a thread has waited for a processor since earlier delays: other processes
-// have delayed this one by at most as long.
+// Since returns the longest time for which a thread has waited for a processor since earlier delays. Other processes
+// have delayed this process by at most this time.
 func (d Delays) Since(earlier Delays) (longest time.Duration) {
 	for thread, waited := range d {
 		longest = max(longest, waited-earlier[thread])

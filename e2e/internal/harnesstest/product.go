@@ -49,10 +49,11 @@ func Quickstart(t testing.TB, host string, programs ...string) *harness.Stack {
 // Dataplane is a stunnerd that runs without an operator.
 type Dataplane struct {
 	*harness.Process
-	// Config is the config in File. Health is the base URL of probes, status and sessions, Metrics that of the metrics.
+	// Config is the config in File. Health is the base URL of probes, status and sessions. Metrics is the base URL of
+	// the metrics.
 	Config                config.Config
 	File, Health, Metrics string
-	// Plain is the port of UDP and TCP, Secure that of DTLS and TLS.
+	// Plain is the port of UDP and TCP. Secure is the port of DTLS and TLS.
 	Plain, Secure int
 	// CA is the file with the certificate of the secure listeners, in PEM.
 	CA string

@@ -60,7 +60,7 @@ func (p *peer) serve() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			continue // an ICMP error is that of an ended relay
+			continue // an ICMP error belongs to an ended relay
 		}
 		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 		if stun.IsMessage(buf[:n]) {

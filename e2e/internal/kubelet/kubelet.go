@@ -31,7 +31,7 @@ import (
 type Sandbox struct {
 	// Do calls a function in the network namespace.
 	Do func(func())
-	// Addrs are the addresses of the pod, Host that of its node.
+	// Addrs are the addresses of the pod. Host is the address of its node.
 	Addrs []netip.Addr
 	Host  netip.Addr
 }
@@ -39,7 +39,7 @@ type Sandbox struct {
 // Options of a Kubelet.
 type Options struct {
 	Client kubernetes.Interface
-	// Namespaces are those whose pods run.
+	// Namespaces are the namespaces whose pods run.
 	Namespaces []string
 	// Nodes are the names of the nodes, which exist at the API server.
 	Nodes []string
@@ -174,7 +174,7 @@ func (k *Kubelet) node(pod *corev1.Pod) string {
 	})
 }
 
-// excludes reports whether the required anti-affinity of a pod keeps another one from its node.
+// excludes reports whether the required anti-affinity of a pod keeps another pod from its node.
 func excludes(pod, other *corev1.Pod) bool {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil || pod.Namespace != other.Namespace {
 		return false
@@ -207,7 +207,7 @@ func (k *Kubelet) remove(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// Pods returns the pods with a running process, those with a label of the given value, the oldest first.
+// Pods returns the pods with a running process whose label has the given value, the oldest first.
 func (k *Kubelet) Pods(namespace, label, value string) (list []*Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -68,7 +68,7 @@ func (p *Pod) Node() string { return p.node }
 // Addrs returns the addresses of the pod.
 func (p *Pod) Addrs() []netip.Addr { return p.sandbox.Addrs }
 
-// Process returns the process of the container; nil before the first one has started.
+// Process returns the process of the container. It is nil before the first process has started.
 func (p *Pod) Process() *harness.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()

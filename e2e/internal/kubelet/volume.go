@@ -153,7 +153,7 @@ func (p *Pod) replace(path string, data []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// environment returns the variables of a container, with the paths of this machine instead of those in the container.
+// environment returns the variables of a container. Paths in the container are replaced by paths of this machine.
 func (p *Pod) environment(c corev1.Container) (env []string) {
 	for _, e := range c.Env {
 		value := e.Value
@@ -180,7 +180,7 @@ func (p *Pod) args(c corev1.Container) (args []string) {
 	return args
 }
 
-// local replaces the path of a mount by that of its volume.
+// local replaces the path of a mount by the path of its volume.
 func (p *Pod) local(c corev1.Container, value string) string {
 	for _, m := range c.VolumeMounts {
 		rest, found := strings.CutPrefix(value, m.MountPath)

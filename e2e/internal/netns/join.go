@@ -16,8 +16,8 @@ func (s *Space) Join(router *Space, name string, here, there []netip.Prefix) err
 	return s.configure(router, name, here, there)
 }
 
-// JoinByTAP is Join by a pair of TAP interfaces, whose driver supports XDP as that of a network card does. The pair ends
-// with Close of the returned value.
+// JoinByTAP is Join by a pair of TAP interfaces, whose driver supports XDP, as the driver of a network card does. The
+// pair ends with Close of the returned value.
 func (s *Space) JoinByTAP(router *Space, name string, here, there []netip.Prefix) (io.Closer, error) {
 	var near, far *os.File
 	var err error

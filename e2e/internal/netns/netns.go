@@ -22,8 +22,8 @@ const inside, whole = "E2E_NETNS", "all tests"
 // Setting is a file below /proc/sys that all network namespaces share, and its value while the tests run.
 type Setting struct{ File, Value string }
 
-// UsualSendBuffers limits send buffers to the default of Linux. With larger ones, a server would pass a test that it fails
-// on most machines.
+// UsualSendBuffers limits send buffers to the default of Linux. With larger buffers, a server would pass a test that it
+// fails on most machines.
 var UsualSendBuffers = Setting{"/proc/sys/net/core/wmem_max", "212992"}
 
 // Main runs all tests of a package in a network namespace, as Isolated does with one test, and returns the exit code.
@@ -177,7 +177,7 @@ func ownFlags(set *flag.FlagSet) (args []string) {
 	return args
 }
 
-// selected returns a -run pattern that selects one test and those of its subtests that the given pattern selects.
+// selected returns a -run pattern that selects one test, and the subtests of it that the given pattern selects.
 func selected(test, pattern string) string {
 	whole := "^" + test + "$"
 	var parts []string

@@ -10,7 +10,7 @@ import (
 )
 
 // Switch is an Ethernet switch between one interface of the test and other hosts. The interface is a TAP interface,
-// because its driver supports XDP, like that of a network card.
+// because its driver supports XDP, as the driver of a network card does.
 type Switch struct {
 	lan   *Space
 	name  string

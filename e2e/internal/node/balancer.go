@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// firstAddress is the address of the first LoadBalancer Service; later ones get the next addresses. The default route
-// of the test leads to the first node, so packets for these addresses reach it.
+// firstAddress is the address of the first LoadBalancer Service; later Services get the next addresses. The default
+// route of the test leads to the first node, so packets for these addresses reach it.
 var firstAddress = netip.MustParseAddr("198.18.1.1")
 
 // balancer assigns addresses to Services of type LoadBalancer, as a cloud controller does.

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Join adds a node. It returns when the node is schedulable and its pods can reach those of the other nodes. Clients
+// Join adds a node. It returns when the node is schedulable and its pods can reach pods of the other nodes. Clients
 // reach Services through the first node, and ports of a pod's host at the address of its node.
 func (c *Cluster) Join(ctx context.Context, name string) (err error) {
 	m, err := c.machine(name)

@@ -13,7 +13,7 @@ import (
 // clientLink is the interface of the router to the clients.
 const clientLink = "clients"
 
-// firewall blocks private addresses for clients, as on the internet. Only a NAT leads there.
+// firewall blocks private addresses for clients, as on the internet. Clients reach them only through a NAT.
 const firewall = `
 table inet internet {
 	chain forward {
@@ -82,7 +82,7 @@ func (n *Network) NextTranslated() Both[netip.Addr] {
 	return addrs(host(translated, n.nats))
 }
 
-// Translate makes the NAT translate public addresses to private ones, for clients and for hosts behind it.
+// Translate makes the NAT translate public addresses to private addresses, for clients and for hosts behind it.
 func (n *Network) Translate(public, private Both[netip.Addr]) error {
 	var rules strings.Builder
 	for family, name := range families {
@@ -93,7 +93,7 @@ func (n *Network) Translate(public, private Both[netip.Addr]) error {
 
 // ServicePort is one port of a Service, with the pods that serve it.
 type ServicePort struct {
-	// Addresses are those of the load balancer and of the cluster.
+	// Addresses are the addresses of the load balancer and of the cluster.
 	Addresses []netip.Addr
 	// NodePort is the port at the nodes; 0 means none.
 	NodePort int32
@@ -117,7 +117,7 @@ func (n *Network) Serve(ports []ServicePort) error {
 }
 
 // Move makes the nodes send the UDP datagrams of a client to a pod from now on, as a load balancer does when it selects
-// another one.
+// another pod.
 func (n *Network) Move(client, pod netip.AddrPort) error {
 	n.serving.Lock()
 	defer n.serving.Unlock()

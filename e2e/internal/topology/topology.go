@@ -25,7 +25,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// Both is a pair of values: one for IPv4 and one for IPv6.
+// Both is a pair of values: a value for IPv4 and a value for IPv6.
 type Both[T any] [2]T
 
 // Addresses that are the same in each network, because they are visible only inside it.
@@ -45,7 +45,7 @@ const (
 	homeNet     = 255
 )
 
-// maxPods is the maximum number of pods of a node, including deleted ones.
+// maxPods is the maximum number of pods of a node, including deleted pods.
 const maxPods = 250
 
 // bridge is the interface of a node to its pods, which reach each other without the node.
@@ -87,7 +87,7 @@ type Options struct {
 type Network struct {
 	Clients, Peers *netns.Space
 	Nodes          []*Node
-	// Home are the addresses of the test process for nodes and pods, Client those of clients.
+	// Home are the addresses of the test process for nodes and pods. Client are the addresses of clients.
 	Home, Client Both[netip.Addr]
 
 	options Options
@@ -106,12 +106,12 @@ type Network struct {
 type Node struct {
 	*netns.Space
 	Name string
-	// Internal and External are its addresses. Both are its own, and clients reach the external ones.
+	// Internal and External are its addresses. Both are its own addresses, and clients reach the external addresses.
 	Internal, External Both[netip.Addr]
 
 	net    *Network
 	podNet Both[netip.Prefix]
-	pods   int // including deleted ones
+	pods   int // including deleted pods
 }
 
 // Pod is the network of a pod.

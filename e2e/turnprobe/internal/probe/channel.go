@@ -267,8 +267,8 @@ const (
 
 func numbered(i int) []byte { return binary.BigEndian.AppendUint32(pattern(496), uint32(i)) }
 
-// inUse returns a channel after its first messages, one at a time. Afterwards a server may use a faster path, and messages
-// on that path overtake earlier ones.
+// inUse returns a channel after its first messages, one at a time. Afterwards a server may use a faster path, and
+// messages on that path overtake earlier messages.
 func inUse(t *Trial) (*Client, *Peer) {
 	c, p := t.Bound()
 	for range 10 {

@@ -157,7 +157,7 @@ func TestSecondOpinion(t *testing.T) {
 	}
 }
 
-// TestTypes: class and method survive encoding and decoding, and the type equals that of pion/stun.
+// TestTypes: class and method survive encoding and decoding, and pion/stun has the same type.
 func TestTypes(t *testing.T) {
 	for method := Method(0); method < 1<<12; method++ {
 		for class := Request; class <= Error; class++ {

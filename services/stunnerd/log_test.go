@@ -106,8 +106,8 @@ var hostile = []string{
 	strings.Repeat("\n", 400),
 }
 
-// A-09, T-19: no user name forges a log line, neither an accepted nor a refused one, at the most verbose level and in
-// both formats.
+// A-09, T-19: no user name forges a log line, neither the user name of an accepted request nor of a refused request.
+// This holds at the most verbose level and in both formats.
 func TestUserNamesForgeNoLogLine(t *testing.T) {
 	text := regexp.MustCompile(`^time=\S+ level=(TRACE|DEBUG|INFO|WARN|ERROR) msg=`)
 	whole := map[string]func(line string) bool{

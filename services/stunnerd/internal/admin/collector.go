@@ -132,7 +132,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.counter(telemetry.OffloadPackets, c.Meter.Offloaded.Rx.Packets.Load(), "rx")
 	out.counter(telemetry.OffloadPackets, c.Meter.Offloaded.Tx.Packets.Load(), "tx")
 	kernel := c.Offload()
-	// Prometheus treats an empty label as a missing one.
+	// Prometheus treats an empty label as a missing label.
 	out.gauge(telemetry.OffloadInfo, 1, kernel.Engine, kernel.Mechanism, cmp.Or(kernel.Reason, "none"))
 	c.forwarding(out)
 	out.counter(telemetry.Panics, c.Meter.Panics.Load())

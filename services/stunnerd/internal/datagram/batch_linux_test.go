@@ -329,7 +329,7 @@ func TestCloseDuringSendAll(t *testing.T) {
 	}
 }
 
-// Datagrams with a source address leave from it, one by one and in runs.
+// Datagrams with a source address leave from this address, one by one and in runs.
 func TestSendAllSetsTheSource(t *testing.T) {
 	listening, s := reader(t, "", 0)
 	raw, err := listening.SyscallConn()

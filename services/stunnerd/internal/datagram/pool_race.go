@@ -11,7 +11,7 @@ type Pool[T any] struct {
 	free []*T
 }
 
-// Get returns a value that was put, or a new one.
+// Get returns a value that was put, or a new value.
 func (p *Pool[T]) Get() *T {
 	p.mu.Lock()
 	defer p.mu.Unlock()

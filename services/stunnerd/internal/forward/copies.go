@@ -58,7 +58,7 @@ func (v Version) next() Version {
 // Moves returns how many processes have continued the session since its pod was last lost. It is at most 255.
 func (v Version) Moves() int { return int(v.Generation & (1<<termBits - 1)) }
 
-// fromFuture reports whether a generation is more than maxTerms ahead of a known one.
+// fromFuture reports whether a generation is more than maxTerms ahead of a known generation.
 func fromFuture(generation, known uint32) bool {
 	return uint64(generation>>termBits) > uint64(known>>termBits)+maxTerms
 }

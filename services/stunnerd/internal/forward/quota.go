@@ -242,8 +242,8 @@ func (f *Forwarder) admits(v *view, u User, next count, limit uint32) bool {
 	return true
 }
 
-// store stores a count unless a newer one of its process is stored. A count of 0 is stored too, so that an older frame
-// that arrives later is ignored. The caller must hold mu.
+// store stores a count unless a newer count of its process is stored. A count of 0 is stored too, so that an older
+// frame that arrives later is ignored. The caller must hold mu.
 func (f *Forwarder) store(u User, next count) {
 	q := &f.quotas
 	all := q.counts[u]

@@ -382,7 +382,7 @@ func TestQuestionsOutOfOrder(t *testing.T) {
 	})
 }
 
-// An older frame does not replace the number of a newer one. An answer of a pod that is not the home is ignored.
+// An older frame does not replace the number of a newer frame. An answer of a pod that is not the home is ignored.
 func TestQuotaFrames(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)

@@ -16,8 +16,8 @@ type ReturnPath struct {
 	client    Client
 }
 
-// Send sends one datagram to the client. The error is one of datagram.Sender, or net.ErrClosed if the front no longer
-// exists.
+// Send sends one datagram to the client. The error is an error of datagram.Sender, or net.ErrClosed if the front no
+// longer exists.
 func (w *ReturnPath) Send(payload []byte) error {
 	packets := [1]datagram.Packet{{Payload: payload}}
 	w.SendAll(packets[:])

@@ -32,8 +32,8 @@ func (b fixture) try(c *client, attrs ...stun.Setter) stun.ErrorCode {
 	)
 }
 
-// T-A16: with a range of 8 ports the ninth client gets 508 at once, and a port one second after another client has
-// ended its allocation.
+// T-A16: with a range of 8 ports, the ninth client gets 508 at once. One second after another client has ended its
+// allocation, the ninth client gets a port.
 func TestNinthClientOfEightPortsGets508(t *testing.T) {
 	b, ports := newRangedFixture(t, 8)
 	var clients []*client
@@ -73,7 +73,7 @@ func TestNinthClientOfEightPortsGets508(t *testing.T) {
 	}
 }
 
-// of 200 clients on 100 ports 100 get one each and the others 508. No port is assigned twice.
+// of 200 clients on 100 ports, 100 get a port each, and the others get 508. No port is assigned twice.
 func TestTwoHundredClientsOnAHundredPorts(t *testing.T) {
 	b, ports := newRangedFixture(t, 100)
 	codes, held := map[stun.ErrorCode]int{}, map[uint16]bool{}

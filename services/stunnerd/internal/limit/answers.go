@@ -20,8 +20,8 @@ const (
 	NameBurst = 100
 )
 
-// Limits on answers to unauthenticated requests over UDP. The source address may be forged, and then the answer is sent
-// to a host that has not asked for it. Each listener has its own limits.
+// Limits on answers to unauthenticated requests over UDP. If the source address is forged, the answer goes to a host
+// that has sent no request. Each listener has its own limits.
 const (
 	// challengeRate is the number of tokens of one source for answers to unauthenticated requests. All private sources
 	// together have PrivateFactor times as many. A challenge (401) takes one token. A client that uses the nonce of the

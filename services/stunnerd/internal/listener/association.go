@@ -109,8 +109,8 @@ type received struct {
 	front   forward.ReturnPath
 }
 
-// associations are the associations of one client address. There is a second one if a client that has lost its state
-// makes a new handshake.
+// associations are the associations of one client address. A client that has lost its state makes a new handshake, and
+// then has a second association.
 type associations struct {
 	// first serves the client. If no handshake of the client is complete, it makes the first handshake.
 	first *association
@@ -134,7 +134,7 @@ func (as associations) handshaking() bool {
 }
 
 // deliver passes a datagram that is not a ClientHello to the associations. An unencrypted datagram belongs to the
-// handshake in progress. An encrypted one may be the last message of that handshake, or a message of the first
+// handshake in progress. An encrypted datagram may be the last message of that handshake, or a message of the first
 // association. Then both associations get it, and each discards what it cannot decrypt.
 func (as associations) deliver(records []byte) {
 	plain := len(records) >= recordHeader && epochOf(records) == 0
@@ -393,10 +393,11 @@ func (a *association) accepts(record []byte) bool {
 // continues reports whether a plain record can follow the ClientHello: ChangeCipherSpec, or fragments of
 // ClientKeyExchange, which is the next message because the server requests no certificate. Any other record is
 // discarded, because it is forged or damaged, and would end the handshake. An alert is discarded too, because nothing
-// distinguishes an alert of the client from a forged one: the handshake of a client that sends an alert ends at its
+// distinguishes an alert of the client from a forged alert: the handshake of a client that sends an alert ends at its
 // timeout.
 func (a *association) continues(record []byte) bool {
-	// After a record with a much higher number, pion/dtls would discard the records of the client as too old.
+	// After a record with a much higher number, pion/dtls would discard records of the client, because it takes them
+	// for old.
 	after := binary.BigEndian.Uint64(record[3:]) - (a.ahead + 1) // the two bytes before the number, the epoch, are 0
 	if after == 0 || after >= replayWindow {
 		return false

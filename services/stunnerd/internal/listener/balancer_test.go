@@ -243,7 +243,8 @@ type fixed struct{ net.Conn }
 
 func (fixed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 40000} }
 
-// T-14: a late header ends its connection, and so does a late handshake after it: both have one deadline.
+// T-14: a late header ends its connection. A late handshake after the header ends the connection too, because both have
+// one deadline.
 func TestLateHeaderEndsTheConnection(t *testing.T) {
 	const header = "PROXY TCP4 203.0.113.7 192.0.2.1 40000 443\r\n"
 	for name, tc := range map[string]struct {

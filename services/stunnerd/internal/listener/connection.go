@@ -126,7 +126,7 @@ func (l *connections) ReleasePort() bool {
 	return true
 }
 
-// Tasks returns no tasks: each goroutine serves only one connection, so a stuck one affects no other client.
+// Tasks returns no tasks: each goroutine serves only one connection, so a stuck goroutine affects no other client.
 func (l *connections) Tasks() []*watch.Task { return nil }
 
 // Close closes all connections and the listening sockets, and waits for their goroutines.
@@ -424,8 +424,8 @@ func (c *connection) readHeader(deadline time.Time) bool {
 	return true
 }
 
-// handshake makes the TLS or DTLS handshake. It fails at the deadline, if Limits.handshakes or the ledger evicts
-// this connection in favour of a newer one, or if too many handshakes wait for the CPU (see handshakeLimiter).
+// handshake makes the TLS or DTLS handshake. It fails at the deadline, if Limits.handshakes or the ledger evicts this
+// connection in favour of a newer connection, or if too many handshakes wait for the CPU (see handshakeLimiter).
 func (c *connection) handshake(deadline time.Time) error {
 	if c.listener.secure == nil {
 		return nil

@@ -108,7 +108,7 @@ func someHello(t testing.TB, nonce byte, sequence uint64, message uint16, cookie
 	return datagram
 }
 
-// raw is a socket for handwritten handshake messages, also for a client of pion/dtls that reads from it.
+// raw is a UDP socket that sends handwritten handshake messages. A client of pion/dtls may read from it.
 type raw struct {
 	*testing.T
 	*net.UDPConn
@@ -359,8 +359,8 @@ func TestForgedHelloDisturbsNoSession(t *testing.T) {
 	}
 }
 
-// T-16: an unfinished handshake from the address of a session does not disturb the session. There is one at a time, and
-// it ends at the deadline of handshakes.
+// T-16: an unfinished handshake from the address of a session does not disturb the session. A client has only one
+// unfinished handshake at a time. It ends at the deadline of handshakes.
 func TestUnfinishedHandshakeDisturbsNoSession(t *testing.T) {
 	l, server := openWithUser(t)
 	address := newRaw(t, server)

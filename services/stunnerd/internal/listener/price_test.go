@@ -321,7 +321,7 @@ func fullInbox(t *testing.T) (most int64) {
 }
 
 // a burst of datagrams over DTLS that waits for decryption is charged to the session beyond what the price of the
-// connection includes. Without a session or memory the rest is dropped.
+// connection includes. Without a session, or without memory, the other datagrams are dropped.
 func TestBurstsOverDTLSAreCharged(t *testing.T) {
 	record := append([]byte{typeApplicationData, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 9, 4, 0xB0}, make([]byte, 1200)...)
 	for name, memory := range map[string]int64{"with memory": inboxBurst, "without memory": inboxBurst - 1, "without a session": -1} {

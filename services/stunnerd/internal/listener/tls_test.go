@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// identities are the certificates of a listener: one for all names, one for some names, and a second one for one of
-// these.
+// identities are the certificates of a listener: a certificate for all names, a certificate for some names, and a
+// second certificate for one of these names.
 func identities(t *testing.T, p config.Protocol) (c config.Listener) {
 	t.Helper()
 	c.Protocol = p

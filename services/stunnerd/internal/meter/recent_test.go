@@ -140,7 +140,7 @@ func TestNotesAllocateNothing(t *testing.T) {
 			i++
 		}
 	}
-	// One run, because an average would hide a single allocation.
+	// The test makes one run, because an average would hide a single allocation.
 	if n := testing.AllocsPerRun(1, flood); n != 0 {
 		t.Errorf("%.0f allocations", n)
 	}

@@ -87,8 +87,8 @@ const (
 
 var encoding = base64.RawURLEncoding
 
-// New returns a source with a lifetime of MaxLifetime. Its root is that of a previous process (see Root), so that its
-// nonces stay valid, or a random one if the argument does not have the length of a root.
+// New returns a source with a lifetime of MaxLifetime. Its root is the given root of a previous process (see Root), so
+// that nonces of that process stay valid. If the argument does not have the length of a root, the root is random.
 func New(former []byte) (*Source, error) {
 	random := slices.Clone(former)
 	if len(former) != rootSize {

@@ -156,8 +156,8 @@ func TestContent(t *testing.T) {
 			}
 			after := r.do(t, "state")
 			kernel, user := after.Kernel.minus(before.Kernel), after.User.minus(before.User)
-			// Sizes that do not fit into a packet with the header of ChannelData are in fragments on one side. After a
-			// late report of a change, the programs learn again.
+			// Sizes that do not fit into a packet with the header of ChannelData are sent in fragments in one
+			// direction. After a late report of a change, the programs learn again.
 			fits, late := uint64(sizes-4), uint64(20)
 			if kernel.Up.Packets+late < fits || kernel.Down.Packets+late < fits-shorts ||
 				kernel.Up.Packets+user.Up.Packets != uint64(

@@ -47,7 +47,7 @@ const (
 	// maxQuestions is the maximum number of remembered checks of a peer. The answer to a remembered check is sent from
 	// the socket at which the check has arrived.
 	maxQuestions = 8
-	// priceMovingPeer is the memory of a peer during a move, with its longest check and a repeated one.
+	// priceMovingPeer is the memory of a peer during a move, with its longest check and a repeated datagram.
 	priceMovingPeer = 2 << 10
 )
 

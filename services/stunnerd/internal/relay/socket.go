@@ -37,7 +37,7 @@ type Receiver interface {
 	Unreachable(peer netip.AddrPort)
 }
 
-// Datagram is a received datagram, or an ICMP message about a sent one.
+// Datagram is a received datagram, or an ICMP message about a sent datagram.
 type Datagram struct {
 	// room contains datagram.Headroom bytes, the payload, and at least three bytes for padding, so that a frame is made
 	// without a copy.

@@ -247,8 +247,8 @@ func (u *undecided) pay(n int) bool {
 	return steps <= u.memory.Held() || u.memory.Set(steps) == nil
 }
 
-// holds reports whether a datagram of a peer is in the queue or is being handled, so that a later one must not overtake
-// it.
+// holds reports whether a datagram of a peer is in the queue or is being handled, so that a later datagram must not
+// overtake it.
 func (u *undecided) holds(peer netip.AddrPort) bool {
 	if u.unfinished.Load() == 0 {
 		return false

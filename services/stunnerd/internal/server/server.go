@@ -179,7 +179,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.local.Store(sorted(o.LocalAddresses))
 	s.openSaved(o.Restored.Sessions)
-	s.opt.Restored = journal.Restored{} // lets its memory be freed
+	s.opt.Restored = journal.Restored{} // so that the garbage collector can free the sessions of the journal
 	s.forwardPorts.Store(new(forwardPorts))
 	if o.Forward.IsValid() {
 		f, err := forward.Open(forward.Options{

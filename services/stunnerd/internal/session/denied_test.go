@@ -106,7 +106,7 @@ func TestOneUserDoesNotPushOutDeniedPeers(t *testing.T) {
 	}
 }
 
-// Of a flood of denied datagrams only a few are recorded. All denied requests are recorded.
+// A flood of denied datagrams causes only a few records. All denied requests are recorded.
 func TestDeniedDatagramsOfAFlood(t *testing.T) {
 	table := NewTable()
 	s := denying(table, "ann")

@@ -6,7 +6,7 @@ import "errors"
 const MaxReserved = 8
 
 // RelayPort counts one relay port against the limits of its user, its source and the process. The port belongs to an
-// allocation, or is reserved for a later one (RFC 8656 §7.2). The zero RelayPort counts nothing.
+// allocation, or is reserved for a later allocation (RFC 8656 §7.2). The zero RelayPort counts nothing.
 type RelayPort struct {
 	of       *account
 	reserved bool

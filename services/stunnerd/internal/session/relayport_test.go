@@ -93,7 +93,7 @@ func TestTheLastFifthIsForUsersWithFewSessions(t *testing.T) {
 	}
 }
 
-// T-12: there are no more relay ports than the capacity, and a returned one can be taken again.
+// T-12: there are no more relay ports than the capacity, and a returned relay port can be taken again.
 func TestCapacityHolds(t *testing.T) {
 	table := NewTable()
 	table.SetBounds(Bounds{Capacity: Amounts{RelayPorts: 100}})

@@ -42,7 +42,7 @@ type Client interface {
 	// retain the frame. Send may be called from several goroutines at a time.
 	Send(frame []byte) error
 	// SendAll sends data of peers: the payloads of packets are whole ChannelData frames or STUN messages. It sends each
-	// like Send, and sets Err of it. It ignores the addresses.
+	// packet as Send does, and sets the Err of the packet. It ignores the addresses.
 	SendAll(packets []datagram.Packet)
 	// Addr returns the transport address of the client, as the listener sees it.
 	Addr() netip.AddrPort

@@ -29,8 +29,8 @@ func Family(a netip.Addr) byte {
 	return FamilyIPv6
 }
 
-// Address is an attribute that holds a transport address: a plain one as MAPPED-ADDRESS (RFC 8489 §14.1), and an XOR'ed
-// one as any other attribute (§14.2).
+// Address is an attribute that holds a transport address. MAPPED-ADDRESS has a plain address (RFC 8489 §14.1), and any
+// other attribute an XOR'ed address (§14.2).
 type Address struct {
 	Type stun.AttrType
 	Addr netip.AddrPort

@@ -100,7 +100,7 @@ type Recorder struct {
 
 	// need wakes Run's store when there are few spare chunks, or a new chunk of ordinary memory.
 	need chan struct{}
-	// storing has a value during calls of the volume. A caller that holds mu must not wait for it.
+	// storing has a value during calls of the volume. A caller that holds mu must not wait for such a call.
 	storing chan struct{}
 
 	// unstored reports whether the log has a warning about chunks without a copy in the file. Only tick uses it.

@@ -256,8 +256,8 @@ func TestKilledProcess(t *testing.T) {
 }
 
 // A session that the process leaves to the next process has no last record if there is a folder and HandOver is set.
-// Otherwise it has one, because no process may continue it. If the folder stays nevertheless, the next process begins
-// another part of the session.
+// Otherwise the session has a last record, because no process may continue it. If the folder stays nevertheless, the
+// next process begins another part of the session.
 func TestLeave(t *testing.T) {
 	for _, o := range []Options{{HandOver: true}, {Dir: t.TempDir()}, {Dir: t.TempDir(), HandOver: true}} {
 		b := newFixture(t, o)

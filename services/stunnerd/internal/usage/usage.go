@@ -1,9 +1,9 @@
 // Package usage counts what each session relays, so that an operator can bill by it.
 //
 // A session has one Account in each process that has had it. The counters of an account only grow, and are read for
-// records: an interim record once a minute, and a last one. A consumer takes the highest values of each part of a
+// records: an interim record once a minute, and a last record. A consumer takes the highest values of each part of a
 // session, so a record that is delivered twice, late or not at all changes no sum. A process that is killed leaves its
-// accounts in a file, and the next one continues them or writes their last record.
+// accounts in a file, and the next process continues them or writes their last record.
 //
 // The usage of the last hour is kept too, by minute, for Recorder.Hour. It is read from the accounts at the end of a
 // minute or of a session, and for a query.

@@ -53,9 +53,10 @@ func bounded(message string) string {
 	return message[:end] + ellipsis
 }
 
-// Merge returns the new conditions of an object, and those that report a problem. The conditions are want, followed by
-// the conditions of other controllers in have, the current conditions. A condition in have of a type that the operator
-// writes is dropped if want has none. The transition time of a condition changes only if its status changes.
+// Merge returns the new conditions of an object, and those that report a problem. have are the current conditions. The
+// result has the conditions of want, followed by the conditions of other controllers in have. If want has no condition
+// of a type that the operator writes, the condition of this type in have is dropped. The transition time of a condition
+// changes only if its status changes.
 func Merge(have []metav1.Condition, generation int64, now metav1.Time, want ...Condition) Merged {
 	merged := make([]metav1.Condition, 0, len(want))
 	var problems []Problem

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The report names what the existing system has and this release reads in another way or not at all, and a route may
+// The report names settings of the existing system that this release reads in another way or not at all. A route may
 // have the Service of its Gateway as backend.
 func TestProviderReportsFormerInput(t *testing.T) {
 	s := newSite(t)

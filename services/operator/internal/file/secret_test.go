@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// K-02: the output folder and the log have no value of a Secret: of a valid one, of an invalid one, and of one without
+// K-02: the output folder and the log have no value of a Secret, whether the Secret is valid, invalid, or without
 // ReferenceGrant. The state folder is left out: only its owner can read it.
 func TestTheOutputFolderShowsNoSecret(t *testing.T) {
 	const marker = "mark7q"

@@ -98,7 +98,7 @@ type infrastructure struct {
 	ParametersRef *gatewayv1.LocalParametersReference `json:"parametersRef"`
 }
 
-// referencesOf returns the references in the spec of an object; nil for a kind without any.
+// referencesOf returns the references in the spec of an object. It returns nil for a kind without references.
 func referencesOf(o resource.Object) *references {
 	switch o := o.(type) {
 	case *gatewayv1.Gateway:

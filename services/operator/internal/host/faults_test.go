@@ -82,7 +82,7 @@ func TestPortsAreHeldWhileACrashedProcessEnds(t *testing.T) {
 	}
 }
 
-// Holder names the program that has a port, and nothing for a free one.
+// Holder names the program that has a port. For a free port it returns nothing.
 func TestHolderOfAPort(t *testing.T) {
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

@@ -120,7 +120,7 @@ type processSettings struct {
 	restarted func() // called when a program has ended unexpectedly
 }
 
-// newProcess starts a program, or adopts a running one, and restarts it when it ends.
+// newProcess starts a program, or adopts a running program, and restarts it when it ends.
 func newProcess(c command, common processSettings, adopt *orphan) *process {
 	p := &process{processSettings: common, command: c, health: health{Phase: starting},
 		stop: make(chan struct{}), leave: make(chan struct{}), done: make(chan struct{})}
@@ -249,8 +249,8 @@ func (p *process) terminate(handle *os.Process, exit <-chan string) {
 	<-exit
 }
 
-// startOrAdopt starts the program, or adopts a running one. The returned channel receives a message when the program
-// ends.
+// startOrAdopt starts the program, or adopts a running program. The returned channel receives a message when the
+// program ends.
 func (p *process) startOrAdopt(adopt *orphan) (<-chan string, *os.Process, error) {
 	if adopt != nil {
 		if exit, handle, err := watchEnd(*adopt, p.leave); err == nil {

@@ -34,8 +34,8 @@ func askAs(a *API, caller, target, source string) int {
 	return w.Code
 }
 
-// Of 1,000 parallel requests only a few ask pods at a time, a few wait for a second, and a caller or a namespace leaves
-// room for others.
+// Of 1,000 parallel requests, only a few ask pods at a time, and a few wait for a second. A caller or a namespace
+// leaves room for others.
 func TestParallelRequestsAreBounded(t *testing.T) {
 	const shared = "127.0.0.1:1"
 	addresses := func(i int) string { return fmt.Sprintf("10.0.%d.%d:1", i/250, i%250) }

@@ -29,7 +29,7 @@ type Client struct {
 // path it sends no token.
 func NewClient(security *tls.Config, tokenFile string) Client {
 	return Client{tokenFile: tokenFile, http: &http.Client{
-		// Without Proxy, because a proxy would receive the token.
+		// Proxy is not set, because a proxy would receive the token.
 		Transport:     &http.Transport{TLSClientConfig: security, MaxIdleConnsPerHost: maxRequests, IdleConnTimeout: time.Minute},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}

@@ -65,7 +65,8 @@ func newDiscoveryServer(s Settings, pods *podIndex, m *meters) (*discovery.Serve
 }
 
 // discoveryListener adds TLS to the listener of config discovery, except with AuthOff. With AuthPermissive and
-// AuthPodAddress, the listener accepts plain connections as well. Otherwise, plain is called with the source of each.
+// AuthPodAddress, the listener accepts plain connections as well. Otherwise, plain is called with the source of each
+// plain connection.
 func discoveryListener(s Settings, ln net.Listener, id *trust.Identity, plain func(netip.Addr)) net.Listener {
 	switch s.DiscoveryAuth {
 	case AuthOff:

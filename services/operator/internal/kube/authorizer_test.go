@@ -357,7 +357,8 @@ func TestKeysAreFetchedOnceForAll(t *testing.T) {
 	})
 }
 
-// one TokenReview is made per token, however many clients wait for it. A result is cached, an error is not.
+// one TokenReview is made for each token, however many clients wait for it. Results are cached, and errors are
+// not cached.
 func TestEachTokenIsReviewedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, failure := newSigner(t, "first"), error(nil)

@@ -54,7 +54,7 @@ type peerGroup struct {
 	pending bool
 }
 
-// listedPeer is a pod in the list. lost is when its report was lost; zero if there is one.
+// listedPeer is a pod in the list. lost is the time when its report was lost, or zero if it has a report.
 type listedPeer struct {
 	discovery.Peer
 	lost time.Time

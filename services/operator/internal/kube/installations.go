@@ -118,7 +118,7 @@ func (i *installations) run(ctx context.Context, t *task) {
 }
 
 // step holds or releases the writer. Within the time to settle, GatewayClasses that do not name this installation yet
-// hold it as well.
+// also hold the writer.
 func (i *installations) step(ctx context.Context, settling bool) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

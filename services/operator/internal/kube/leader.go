@@ -28,7 +28,7 @@ const (
 	// leaseDuration, renewDeadline and retryPeriod are lower than the default values of Kubernetes components: after
 	// the node of a leader has failed, new Gateways wait for the rest of its leaseDuration. A leader that stops
 	// releases the lease. A leader whose process has ended is detected earlier, see candidate. With a leaseDuration of
-	// 5 s, a leader lost it while the API server was busy.
+	// 5 s, a leader lost its lease while the API server was busy.
 	leaseDuration = 10 * time.Second
 	renewDeadline = 8 * time.Second
 	retryPeriod   = 500 * time.Millisecond

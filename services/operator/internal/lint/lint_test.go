@@ -68,7 +68,8 @@ spec:
     - {name: udp, port: 3478, protocol: TURN-UDP}
 `
 
-// What belongs to other teams or controllers is not an error, and what is evidently meant for STUNner is one.
+// Input that belongs to other teams or controllers is not an error. Input that is evidently meant for STUNner is an
+// error.
 func TestCheck(t *testing.T) {
 	const supplied = "Info 5 spec.gatewayClassName: GatewayClass stunner is not in the files, so the default of an installation is taken: add it if yours differs\n"
 	const bare = "Info 6 spec.listeners: no route in the files attaches to the Gateway, so that its clients reach no peer: create a UDPRoute\n"

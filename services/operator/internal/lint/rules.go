@@ -19,8 +19,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// rules adds the findings about objects that the translation does not judge, because in a cluster another controller
-// may use them, or that are no input of it.
+// rules adds the findings about objects that the translation does not judge. The translation does not read them, or in
+// a cluster another controller may use them.
 func (c *checker) rules() {
 	for _, o := range c.Objects {
 		c.contain(o.Object, func() { c.object(o) })

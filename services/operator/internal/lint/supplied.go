@@ -80,7 +80,7 @@ spec:
 // Object is an object of the chart that files refer to and do not contain.
 type Object struct {
 	resource.Object
-	// For is the object that refers to it, in Field.
+	// For is the object that refers to the supplied object, in Field.
 	For   resource.Object
 	Field string
 }

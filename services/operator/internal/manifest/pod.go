@@ -198,7 +198,7 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	if w.Template.Spec.RelayPortRange != nil {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_RELAY_PORTS", Value: RelayPorts(w.Template).String()})
 	}
-	// The default drain timeout of stunnerd equals the default grace period, so it need not be set then.
+	// If the default drain timeout of stunnerd equals the grace period, it need not be set.
 	if grace := *graceOf(w.Template.Spec); grace != stunnerv1.DefaultTerminationGracePeriodSeconds {
 		seconds := fmt.Sprintf("%ds", min(grace, math.MaxInt32))
 		env = append(env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: seconds})
@@ -206,9 +206,10 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	return env
 }
 
-// affinity returns the affinity of the pods. With host network, at most one pod of a Gateway runs on a node, because two
-// would need the same ports. The scheduler counts a pod until it has ended, so the next pod waits for a draining one, and
-// no other pod answers its probes. A DaemonSet has the term too, for pods of a former Deployment of the Gateway.
+// affinity returns the affinity of the pods. With host network, at most one pod of a Gateway runs on a node, because
+// two would need the same ports. The scheduler counts a pod until it has ended, so the next pod waits for a draining
+// pod, and no other pod answers its probes. A DaemonSet has the term too, for pods of a former Deployment of the
+// Gateway.
 func affinity(o Owner, t stunnerv1.DataplaneSpec) *corev1.Affinity {
 	if !t.HostNetwork {
 		return t.Affinity

@@ -126,8 +126,8 @@ func (e Exposure) applyOverlay(svc *corev1.Service) {
 }
 
 // Fit returns a copy of wanted in which the fields that cannot be changed have the values of the existing Service: the
-// load balancer class, and the IP families if the first one differs. fields are the names of those fields whose wanted
-// value is not possible. If wanted sets no load balancer class, any existing class is accepted.
+// load balancer class, and the IP families if the first family differs. fields are the names of those fields whose
+// wanted value is not possible. If wanted sets no load balancer class, any existing class is accepted.
 func Fit(wanted, existing *corev1.Service) (possible *corev1.Service, fields []string) {
 	possible = wanted.DeepCopy()
 	spec := &possible.Spec

@@ -66,7 +66,7 @@ type entry struct {
 
 // replica is a replica whose reports are followed.
 type replica struct {
-	// connection counts the connections to it.
+	// connection counts the connections to the replica.
 	connection int
 }
 
@@ -189,8 +189,8 @@ func (c *Store) dropReplica(s *replica) {
 	c.dropBefore(s, s.connection+1)
 }
 
-// dropBefore drops the reports that a replica sent before the given connection and not again on it. The caller must
-// hold c.mu, as for put, drop and changed.
+// dropBefore drops the reports that a replica sent before the given connection, and has not sent again on this
+// connection. The caller must hold c.mu, as for put, drop and changed.
 func (c *Store) dropBefore(s *replica, connection int) {
 	for _, pods := range c.latest {
 		for key, by := range pods {

@@ -113,7 +113,7 @@ func (w *liveView) translate(u translate.ObjectRef) translate.Outcome {
 	return out
 }
 
-// change puts an object and repeats the translations that depend on it. It returns their number.
+// change puts an object, repeats the translations that depend on it, and returns the number of translations.
 func (w *liveView) change(o resource.Object) int {
 	concerned := map[translate.ObjectRef]struct{}{}
 	w.readers.Of(w.view.Put(o), concerned)

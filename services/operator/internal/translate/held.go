@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// A listener is held while it cannot be served as specified, for example after its port was changed to an invalid one.
+// A listener is held while it cannot be served as specified, for example after its port was changed to an invalid port.
 // Its published config, that is its entry in the config that dataplanes run, stays in use, because a mistake must not
 // end calls. A listener with a revoked certificate is not held, and a served listener on its port replaces it.
 //
@@ -63,7 +63,7 @@ func (d draft) lostListener() string {
 }
 
 // firstOfName reports whether no earlier listener has the same name as the listener at this index. If several listeners
-// have one name, only the first one can be served or held.
+// have one name, only the first of them can be served or held.
 func (d draft) firstOfName(at int) bool {
 	named := func(other *listener) bool { return other.name() == d.listeners[at].name() }
 	return slices.IndexFunc(d.listeners, named) == at
@@ -116,8 +116,8 @@ func publishedListener(c *config.Config, name string) *heldListener {
 	return &heldListener{config: c.Listeners[i]}
 }
 
-// usesPortOf reports whether a listener uses a port of a held one, in the pod or in a Service. With the file provider,
-// ports in Services are ignored, because it assigns a host port to every listener.
+// usesPortOf reports whether a listener uses a port of a held listener, in the pod or in a Service. With the file
+// provider, ports in Services are ignored, because it assigns a host port to every listener.
 func (d draft) usesPortOf(l, held *listener) bool {
 	if held.published == nil || l == held || l.network() != held.network() {
 		return false

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// A log level has condition InputIgnored if and only if dataplanes ignore a part of it.
+// Condition InputIgnored reports a log level if and only if dataplanes ignore a part of it.
 func TestLogLevel_IgnoredAsInDataplanes(t *testing.T) {
 	for _, level := range []string{
 		"", "all:INFO", "all:info", "debug", "turn:DEBUG, all:ERROR", "turn:DEBUG,", ":DEBUG", " :DEBUG", "turn:", "turn:LOUD",

@@ -61,7 +61,7 @@ type listener struct {
 	announced announced
 
 	// published is the published config of a held listener, see held.go; nil if the listener is not held, was never
-	// published, or lost its port to a served one.
+	// published, or lost its port to a served listener.
 	published *heldListener
 }
 

@@ -50,8 +50,8 @@ func (g *prefixGuard) denies(p netip.Prefix) bool {
 		}
 		g.denied, g.known = disjoint(withEmbedded(denied)), true
 	}
-	// Of disjoint prefixes, only the last one that begins at or before p can contain p, and only the next one can begin
-	// in p.
+	// If prefixes are disjoint, only the last prefix that begins at or before p can contain p, and only the next prefix
+	// can begin in p.
 	next, found := slices.BinarySearchFunc(g.denied, p.Addr(), func(d netip.Prefix, a netip.Addr) int { return d.Addr().Compare(a) })
 	return found || next > 0 && g.denied[next-1].Overlaps(p) || next < len(g.denied) && g.denied[next].Overlaps(p)
 }

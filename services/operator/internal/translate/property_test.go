@@ -119,7 +119,7 @@ func revoked(r translate.Result) bool {
 	})
 }
 
-// K-02: secret values are in the config only, neither in plain text nor in base64 anywhere else.
+// K-02: only the config has secret values. Nothing else has them, neither in plain text nor in base64.
 func TestSecretsStayInTheConfig(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		o := translateAll(c.view(), c.options)

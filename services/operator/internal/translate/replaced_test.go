@@ -93,8 +93,8 @@ func (s *site) entry(name string) *config.Listener {
 	return &s.published.Listeners[i]
 }
 
-// compareWithFresh compares a site with one of the same spec that has published nothing before. was is the published
-// config of w before. It returns how often w is kept as it was, and how often another listener has replaced it.
+// compareWithFresh compares a site with a site that has the same spec and has published nothing. was is the earlier
+// published config of w. It returns how often w is kept as it was, and how often another listener has replaced w.
 func (s *site) compareWithFresh(name string, fresh *site, was config.Listener) (kept, replaced int) {
 	s.Helper()
 	for _, spec := range s.gateway.Spec.Listeners {

@@ -31,8 +31,8 @@ func users(list []credential.Revocation) (names []string) {
 	return names
 }
 
-// While the config of a Gateway cannot be replaced, because its Secret or its class is missing, a revocation is added to
-// the published config, and lifted from it, and nothing else of it changes.
+// While the config of a Gateway cannot be replaced, because its Secret or its class is missing, a revocation is added
+// to the published config and removed from it. Nothing else in the published config changes.
 func TestRevocationReachesAHeldGateway(t *testing.T) {
 	for _, file := range []string{
 		"testdata/a_missing_secret_keeps_what_is_published.txtar", "testdata/a_gateway_without_a_class_is_left_alone.txtar",

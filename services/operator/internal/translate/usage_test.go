@@ -15,8 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// A status write repeats no translation of the objects that refer to it: otherwise the first of a thousand Gateways
-// with one Dataplane would translate all of them.
+// A status write does not repeat the translations of objects that refer to the written object. Otherwise the first of a
+// thousand Gateways with one Dataplane would cause a translation of all of them.
 func TestAStatusWriteTranslatesNoOtherObject(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		v, readers := c.viewOf(copies(c.objects)), resource.Readers[translate.ObjectRef]{}

@@ -254,7 +254,7 @@ func EndpointChanges(old, next Config) (changes []EndpointChange, ok bool) {
 	return changes, true
 }
 
-// Follows reports whether the change is one of a cluster.
+// Follows reports whether the change is a change of a cluster.
 func (c EndpointChange) Follows(was Cluster) bool {
 	return was.Name == c.Cluster && was.Type == Static &&
 		(sameArray(was.Endpoints, c.Old) || slices.Equal(was.Endpoints, c.Old))

@@ -360,7 +360,7 @@ func mutate(r *rand.Rand, name string) string {
 	return name
 }
 
-// FuzzMint: what is minted is read back: the same user, expiry and caveats, or nothing is minted.
+// FuzzMint: a minted credential is read back with the same user, expiry and caveats. Otherwise nothing is minted.
 func FuzzMint(f *testing.F) {
 	f.Add("alice", "media/janus", "media/bonn", int64(2), int64(1893456000), int64(1893452400))
 	f.Add("9999999999", "", "", int64(0), int64(0), int64(-3600))

@@ -90,7 +90,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	}
 }
 
-// K-12: a client that does not read for the write timeout is disconnected, and so is a silent one.
+// K-12: a client that does not read for the write timeout is disconnected. A silent client is disconnected too.
 func TestClientsThatDoNotReadAreDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})

@@ -26,7 +26,7 @@ type hostile struct {
 	misreported atomic.Int64
 }
 
-// versus runs a test with a server that grants what grant says.
+// versus runs a test with a server that grants as grant says.
 func versus(t *testing.T, grant Grant, run func(*hostile)) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &hostile{T: t}
@@ -167,7 +167,7 @@ func TestWrongAnswersHarmTheirStreamOnly(t *testing.T) {
 	}
 }
 
-// Without a request a stream accepts short frames only, and an answer is misreported.
+// Without a request, a stream accepts only short frames, and an answer counts as misreported.
 func TestAnswersNeedARequest(t *testing.T) {
 	versus(t, podA, func(v *hostile) {
 		conn := v.stream("/media/a", serves, `{"response":{"id":1,"status":200,"body":[]}}`)

@@ -12,8 +12,8 @@ import (
 type Limits struct {
 	// Streams is the maximum number of open streams; 0 means 5,000.
 	Streams int
-	// PodStreams is the maximum number of streams of one pod; 0 means 4. A dataplane needs one, and a second one while
-	// it reconnects.
+	// PodStreams is the maximum number of streams of one pod; 0 means 4. A dataplane needs one stream, and a second
+	// stream while it reconnects.
 	PodStreams int
 	// Unreported is the maximum number of streams of the pods of a namespace that are Grant.Unreported; 0 means 64. The
 	// node of a pod reports its address about a second after the start, and the next review of a stream, see

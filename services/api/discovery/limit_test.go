@@ -139,7 +139,7 @@ func TestReadersOfAllConfigsGetStreams(t *testing.T) {
 	}
 }
 
-// A server ends the stream that a newer one of the same pod replaces.
+// A server ends the stream that a newer stream of the same pod replaces.
 func TestReplacedStreamsEnd(t *testing.T) {
 	pod := func(*http.Request) (Grant, error) { return Grant{ID: "media/a", Pod: "a-1"}, nil }
 	s, h := serve(t, ServerOptions{Authorize: pod, Limits: Limits{PodStreams: 1}}, sample("media/a", "r"))

@@ -22,7 +22,7 @@ const (
 
 // ReportChange is a change of the reports of a server. Exactly one of its fields is set.
 type ReportChange struct {
-	// Report is a new report, or a newer one of the same dataplane.
+	// Report is a new report, or a newer report of the same dataplane.
 	Report *Report `json:"report,omitempty"`
 	// Removed is the key of a removed report. A report is removed when its dataplane disconnects from the server.
 	Removed *ReportKey `json:"gone,omitempty"`

@@ -350,7 +350,7 @@ func (s *Server) receive(stream *stream, want selector, grant Grant, to *watcher
 		}
 		frame := parseClientFrame(data, stream.scratch())
 		if answers.read(frame) {
-			due = due.Add(-frameInterval) // the server chose when the client sends it
+			due = due.Add(-frameInterval) // an answer is free, because the server has requested it
 		}
 		if frame.Whole != nil && to.deltas.enabled.Load() {
 			due = due.Add((wholeCost - 1) * frameInterval)

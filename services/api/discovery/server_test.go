@@ -211,7 +211,7 @@ func TestReportsLiveAsLongAsTheirStream(t *testing.T) {
 	conn := dial(t, h, "/api/v1/configs/media/a?watch=true")
 	for _, text := range []string{
 		"no json", `{}`, `{"report":null}`, `{"report":"x"}`, `[]`,
-		`{"report":{"id":"media/other","pod":"p1"}}`, // not what this stream is about
+		`{"report":{"id":"media/other","pod":"p1"}}`, // the stream is not about this config
 		`{"report":{"id":"media/a","pod":"p1","revision":"r1","accepted":true,"error":"","allocations":3,"draining":false}}`,
 		`{"report":{"id":"media/a","pod":"p1","revision":"r2","accepted":false,"error":"port","allocations":-4,"draining":true}}`,
 	} {

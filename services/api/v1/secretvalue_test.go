@@ -28,7 +28,7 @@ func TestSecretValueRoundTrip(t *testing.T) {
 		`"{\"name\":\"not a reference\"}"`,
 		`{"name":"turn-users"}`,
 		`{"name":"turn-users","namespace":"vault","key":"pass"}`,
-		`42`, `true`, `["larkspur"]`, `{}`, `{"nmae":"turn-users"}`, `{"name":7}`, // wrong, and yet kept as they are
+		`42`, `true`, `["larkspur"]`, `{}`, `{"nmae":"turn-users"}`, `{"name":7}`, // wrong, but kept unchanged
 	} {
 		v := decode(t, text)
 		back, err := json.Marshal(v)

@@ -1,9 +1,9 @@
 // Package access identifies callers: it turns the credentials of a request into an Identity, or refuses the request.
 //
-// A Policy contains Rules. Without any, the service is open: every caller is an anonymous Identity. Otherwise a request
-// needs a JSON Web Token that was signed with a key of one of the issuers, or an API key. The accepted algorithms,
-// keys, issuers and audiences come from the Rules only (RFC 8725 §3). The header of a token only selects one of these
-// algorithms and keys.
+// A Policy contains Rules. Without Rules, the service is open: every caller is an anonymous Identity. Otherwise a
+// request needs a JSON Web Token that was signed with a key of one of the issuers, or an API key. The accepted
+// algorithms, keys, issuers and audiences come from the Rules only (RFC 8725 §3). The header of a token only selects
+// one of these algorithms and keys.
 //
 // # Files
 //

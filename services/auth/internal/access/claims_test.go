@@ -146,7 +146,7 @@ func TestJ04LongestAge(t *testing.T) {
 	}
 }
 
-// J-03: an invalid token does not cause a fetch, with any kid.
+// J-03: an invalid token does not cause a fetch, whatever its kid is.
 func TestJ03InvalidTokensCauseNoFetch(t *testing.T) {
 	i := newIssuer(t)
 	i.rotate(t, "known")

@@ -115,7 +115,7 @@ func (c Config) Validate() error {
 		case flag == "":
 		case unicode.IsLetter(rune(e.text[0])):
 			flag += " "
-		default: // the text begins with the value
+		default: // the text begins with the value of the flag
 			flag += ": "
 		}
 		errs = append(errs, errors.New(flag+e.text))

@@ -22,8 +22,8 @@ const (
 	maxRememberedToken = 4 << 10
 )
 
-// remembered are identities of verified tokens, by the hash of the token. The token itself is not kept. They belong to
-// one state of a policy: another policy starts without any.
+// remembered are identities of verified tokens, by the hash of the token. The token itself is not kept. The identities
+// belong to one state of a policy. Another policy starts without remembered identities.
 type remembered struct {
 	mu      sync.Mutex
 	entries map[[sha256.Size]byte]*entry

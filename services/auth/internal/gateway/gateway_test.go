@@ -44,7 +44,7 @@ func dual(listeners int) config.Config {
 	return c
 }
 
-// J-17, N-05: listeners without a public address have no URL, and the others have one for their protocol.
+// J-17, N-05: listeners without a public address have no URL. Other listeners have a URL for their protocol.
 func TestURLs(t *testing.T) {
 	stun := oslo()
 	stun.Auth = config.Auth{Type: config.AuthNone}
@@ -54,7 +54,7 @@ func TestURLs(t *testing.T) {
 	}
 	balanced, balancedSTUN := oslo(), oslo()
 	for _, c := range []*config.Config{&balanced, &balancedSTUN} {
-		// in the config, the listener over TCP is before the one over TLS
+		// in the config, the TCP listener is before the TLS listener
 		c.Listeners[1].TLSAtBalancer, c.Listeners[1].PublicAddress = true, "calls.example.net"
 	}
 	balancedSTUN.Auth = config.Auth{Type: config.AuthNone}

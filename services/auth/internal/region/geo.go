@@ -92,7 +92,7 @@ func (g *Geo) read() error {
 func stampOf(info os.FileInfo) stamp { return stamp{info.ModTime(), info.Size()} }
 
 // readGeo reads a file whose state was info. It returns an error if the file changes meanwhile, because a part of a
-// file can have the form of a whole one.
+// file can have the form of a whole file.
 func readGeo(path string, info os.FileInfo) ([]byte, error) {
 	switch {
 	case !info.Mode().IsRegular():

@@ -178,7 +178,7 @@ var wishes = []wish{
 	{user: "a", notBefore: 253402300799}, {user: "a", notBefore: 253402300800}, {user: "a", notBefore: 1<<63 - 1},
 }
 
-// check sends a wish, and checks that the dataplane reads from the signed user name exactly what was asked for, or that
+// check sends a wish, and checks that the signed user name gives the dataplane exactly the requested values, or that
 // the request is refused.
 func (a asker) check(t *testing.T, w wish) {
 	t.Helper()

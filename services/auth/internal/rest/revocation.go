@@ -67,7 +67,7 @@ func (s server) CreateRevocation(
 		if !until.After(now.Add(time.Second)) || until.After(now.Add(credential.MaxTTL)) {
 			return nil, bad("until", "must be in the future, and at most 366 days ahead")
 		}
-		subject.Until = until.Unix() + 1 // a fraction of a second counts as a whole one
+		subject.Until = until.Unix() + 1 // a fraction of a second counts as a whole second
 	}
 	list := revocationsFor(subject, targets, callerHash(who))
 	storing, done := s.stage(ctx, "store revocations")

@@ -152,7 +152,7 @@ func TestUsage(t *testing.T) {
 }
 
 // The answer has the sums over gateways, its period in whole minutes, and from when on the pods have counted. The audit
-// log has one line of it.
+// log has one line about the request.
 func TestUsageAnswer(t *testing.T) {
 	s := usageService(t, "usage: any", &operator{})
 	w := s.do(t, keyed(http.MethodGet, "/v1/usage?namespace=media&from=2029-12-31T22:00:30Z&to=2029-12-31T22:40:30Z", ""))

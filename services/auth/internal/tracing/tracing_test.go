@@ -91,7 +91,8 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-// A collector that refuses spans costs one line of the log, and a second one when it takes them again.
+// A collector that refuses spans costs one line of the log. A second line follows when the collector accepts spans
+// again.
 func TestCollectorRefuses(t *testing.T) {
 	var refuse atomic.Bool
 	env, got := collect(t, &refuse)

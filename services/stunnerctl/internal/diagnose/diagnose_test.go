@@ -190,7 +190,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Every phrase that a file provider replaces is one of the package.
+// Every phrase that a file provider replaces is a phrase of the package.
 func TestReplacedPhrasesExistInThePackage(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {

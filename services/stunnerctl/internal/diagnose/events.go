@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// lastWarning returns the latest warning of an object that no later normal event with one of the reasons has ended, or
-// nil.
+// lastWarning returns the latest warning of an object, or nil. A later normal event with one of the reasons ends
+// earlier warnings.
 func (s *Snapshot) lastWarning(kind string, o named, ended ...string) *corev1.Event {
 	var last *corev1.Event
 	for _, e := range s.eventsOf(kind, o) {

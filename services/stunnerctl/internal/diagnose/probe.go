@@ -81,7 +81,8 @@ type ProbedURL struct {
 	Long ProbedLong `json:"long,omitzero"`
 	// Train are requests over UDP that were not repeated.
 	Train ProbedTrain `json:"train,omitzero"`
-	// Mapping is what a NAT has done to a client that paused, or nil if there is no NAT, or it kept the mapping.
+	// Mapping is what a NAT has done to a client that paused. It is nil if there is no NAT, or if the NAT has kept the
+	// mapping.
 	Mapping *LostMapping `json:"mapping,omitempty"`
 	// TLSAtBalancer is set if a load balancer ends TLS, so that the certificate is not one of the Gateway.
 	TLSAtBalancer bool               `json:"tlsAtBalancer,omitempty"`

@@ -291,8 +291,8 @@ func (s *Snapshot) certificate(g *Gateway, l inspection.ListenerStatus) (found [
 	return found
 }
 
-// uncovered returns the first host that clients of a listener receive, if none of its certificates is valid for it, and
-// otherwise "".
+// uncovered returns the first host that clients of a listener receive and for which none of its certificates is valid.
+// Otherwise it returns "".
 func uncovered(l inspection.ListenerStatus) string {
 	certificates := [][]string{l.Certificate.Names}
 	for _, c := range l.OtherCertificates {

@@ -9,7 +9,7 @@ import (
 )
 
 // The last stages of a Gateway judge the packets that package probe has sent. They run after the rules on declarations
-// and states, which name the cause of a problem, where packets show only the effect.
+// and states, because these rules name the cause of a problem, and packets show only the effect.
 
 // probed reports whether the user has requested packets.
 func probed(s *Snapshot) bool { return s.Probes != nil }

@@ -177,7 +177,7 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// outage is a socket that discards what it receives for a time, which begins with a datagram.
+// outage is a socket that discards everything for a time, which begins with a datagram.
 type outage struct {
 	net.PacketConn
 	after    int // datagrams

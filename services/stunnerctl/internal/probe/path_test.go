@@ -83,8 +83,8 @@ func behind(t *testing.T) (*nat, config.Config) {
 	return n, c
 }
 
-// TestPausedClients: if a NAT keeps the mapping of a client during a pause, there is no finding. If it changes the
-// mapping, there is one.
+// TestPausedClients: if a NAT keeps the mapping of a client during a pause, there is no finding. If the NAT changes the
+// mapping, there is a finding.
 func TestPausedClients(t *testing.T) {
 	n, c := behind(t)
 	for _, forgets := range []bool{false, true} {

@@ -27,7 +27,8 @@ import (
 const (
 	// timeout is how long a probe waits for a connection, a handshake, or the answer to a request.
 	timeout = 5 * time.Second
-	// firstRTO is the wait before the first retransmission, which doubles with each (RFC 8489 §6.2.1).
+	// firstRTO is the wait before the first retransmission. The wait doubles with each retransmission (RFC 8489
+	// §6.2.1).
 	firstRTO = 500 * time.Millisecond
 	// maxRefusals is the number of ICMP messages after which a request over UDP ends. The first may be about an earlier
 	// datagram.
@@ -216,8 +217,8 @@ func (w *wire) receive() (*stun.Message, error) {
 	return m, nil
 }
 
-// ask sends a request and returns the response to it. Over UDP it sends it again as RFC 8489 says. seen gets other
-// messages, unless it is nil.
+// ask sends a request and returns the response to it. Over UDP it sends the request again as RFC 8489 says. seen gets
+// other messages, unless it is nil.
 func (w *wire) ask(ctx context.Context, request *stun.Message, seen func(*stun.Message)) (*stun.Message, error) {
 	end := time.Now().Add(timeout)
 	if limit, ok := ctx.Deadline(); ok && limit.Before(end) {

@@ -131,7 +131,7 @@ type flow struct {
 	long bool
 }
 
-// try sends a Binding request over a new connection, and if it is answered a long one.
+// try sends a Binding request over a new connection. If it is answered, try sends a long request.
 func (t target) try(ctx context.Context, f *flow) {
 	p := t.uri.Protocol()
 	if f.wire, f.err = dial(ctx, p, t.address, t.uri.Host); f.err != nil {
@@ -146,8 +146,8 @@ func (t target) try(ctx context.Context, f *flow) {
 	f.at = time.Now()
 }
 
-// longNeedsSession reports whether only a client with an allocation may send long messages. This is so over DTLS, where
-// each message is a record.
+// longNeedsSession reports whether only a client with an allocation may send long messages. Over DTLS only such a
+// client may, because each message is a record.
 func (t target) longNeedsSession() bool {
 	return t.uri.Protocol().Secure() && !t.uri.Protocol().Stream()
 }

@@ -227,6 +227,6 @@ func (h *hosts) newCall(ctx context.Context, over call.Network, number uint16) e
 		return err
 	}
 	err = c.Await(limited, 1)
-	go c.End(0) // which waits for the response to its last request
+	go c.End(0) // End waits for the response to its last request
 	return err
 }

@@ -232,7 +232,7 @@ func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]an
 		return c, failed
 	}
 	if k, is := a.known[f.String()]; is {
-		// It has the same rules in all kinds, but the values of base objects differ.
+		// The field has the same rules in all kinds, but the values of base objects differ.
 		if f.path[0] == "metadata" && k.growth.name != growths[text][0].name {
 			c.size, c.growth = []int{k.size}, []growth{k.growth}
 			length[k.size] = len(bytesOf(c.object()))

@@ -46,7 +46,7 @@ func TestContractCaveats(t *testing.T) {
 	}
 }
 
-// Nothing that carries user names changes the text.
+// Programs and formats that carry user names do not change the text.
 func TestCaveatsNeedNoEscapes(t *testing.T) {
 	text := all.String()
 	if got := url.QueryEscape(text); got != text {

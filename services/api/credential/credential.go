@@ -166,10 +166,10 @@ var (
 		"mint credential: user id and caveats: the user name must have at most %d bytes: name fewer routes", maxUsername)
 )
 
-// MintWith returns a credential for a user: an ephemeral one with caveats if the authority has a shared secret, or else
-// the static pair, which does not depend on userID and ttl, and has no caveats. It returns an error for the zero
-// Authority, for caveats that ParseCaveats would not accept, for a userID that Verify would not accept or a ttl above
-// MaxTTL, and for a time whose expiry ParseUsername would not find.
+// MintWith returns a credential for a user: an ephemeral credential with caveats if the authority has a shared secret,
+// or else the static credential, which does not depend on userID and ttl, and has no caveats. It returns an error for
+// the zero Authority, for caveats that ParseCaveats would not accept, for a userID that Verify would not accept or a
+// ttl above MaxTTL, and for a time whose expiry ParseUsername would not find.
 func (a Authority) MintWith(c Caveats, userID string, ttl time.Duration, now time.Time) (Credential, error) {
 	switch {
 	case a.SharedSecret != "":

@@ -141,7 +141,7 @@ type recorder struct {
 	excess int
 }
 
-// recordLimit is the maximum length of an answer with white space, which is not sent.
+// recordLimit is the maximum length of an answer including its white space. The white space is not sent.
 const recordLimit = 4 * ResponseLimit
 
 func (w *recorder) Header() http.Header { return w.header }

@@ -121,7 +121,7 @@ type deltaReader struct {
 // deltasUnderWay is the number of deltas after a request for the whole config after which it is requested again.
 const deltasUnderWay = 8
 
-// hold makes a whole config, which has arrived, the one to which the next delta is applied. c is nil if the config is
+// hold stores a whole config that has arrived. The next delta is applied to this config. c is nil if the config is
 // invalid, or was deleted.
 func (d *deltaReader) hold(c *Loaded) {
 	d.held, d.ignore = nil, 0

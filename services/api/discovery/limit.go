@@ -74,9 +74,9 @@ func newStreamLimiter(l Limits) *streamLimiter {
 }
 
 // acquire registers a new stream, and reports whether it may open. If no node has reported the pod, its namespace may
-// have few such streams. If the pod has too many streams, its oldest stream ends. If all streams are in use, a stream of
-// the namespace with the most streams ends. If the pod's own namespace would then have as many streams as that namespace
-// had, the new stream is refused instead.
+// have few such streams. If the pod has too many streams, its oldest stream ends. If all streams are in use, a stream
+// of the namespace with the most streams ends. But if the namespace of the pod would then have at least as many streams
+// as that namespace had before, the new stream is refused instead.
 func (l *streamLimiter) acquire(by Grant, next *stream) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

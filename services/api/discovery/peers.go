@@ -36,7 +36,7 @@ type Peers struct {
 	Keys []PeerKey `json:"keys"`
 	// Pods are sorted by name. They include the pod that receives the list.
 	Pods []Peer `json:"pods"`
-	// Problem says why there are no keys and no pods. It is empty if there are.
+	// Problem says why there are no keys and no pods. It is empty if there are keys and pods.
 	Problem string `json:"problem,omitempty"`
 }
 

@@ -227,7 +227,7 @@ func TestPeersAreSentAtABoundedRate(t *testing.T) {
 		if n := len(f.received(conn)); n != len(got) {
 			f.Errorf("%d lists more", n-len(got))
 		}
-		// A pod that connects between two lists receives the current one, and a list that was removed is not sent.
+		// A pod that connects between two lists receives the current list. A list that was removed is not sent.
 		late := f.pod("a2")
 		f.report(late, "a2", "10.0.0.2:4000", senderText)
 		if all := f.received(late); len(all) != 1 || all[0].Generation != 9999 {

@@ -56,7 +56,8 @@ type RouteMedia struct {
 	Cluster string `json:"cluster"`
 	// Sending is the number of calls that have sent packets to peers of the cluster in the last SendingTime.
 	Sending int `json:"sending"`
-	// Silent is how many of them have sent for at least SilentTime without a packet back from any peer of the cluster.
+	// Silent is how many of the sending calls have sent for at least SilentTime without a packet back from any peer of
+	// the cluster.
 	Silent int `json:"silent"`
 	// Unreachable is the number of silent calls for whose packets there were ICMP errors.
 	Unreachable int `json:"unreachable,omitempty"`

@@ -91,7 +91,7 @@ func headers(t *testing.T, key *ecdsa.PrivateKey, id string) http.Header {
 	return issued(t, key, id, "issuer", time.Minute)
 }
 
-// lasting is headers of the key "first" with another lifetime of the token.
+// lasting returns the headers of the key "first" for a token with another lifetime.
 func lasting(t *testing.T, key *ecdsa.PrivateKey, life time.Duration) http.Header {
 	t.Helper()
 	return issued(t, key, "first", "issuer", life)

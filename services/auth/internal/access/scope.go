@@ -15,8 +15,8 @@ var (
 	scopeNames   = []string{"routes", "allocations", "bytesPerSecond", "bytes", "notBefore"}
 )
 
-// parseStunner returns the fields of the claim "stunner" if it is an object. Each is empty if the claim does not have it.
-// An unknown field is refused, because it may be a limit.
+// parseStunner returns the fields of the claim "stunner" if it is an object. A field that the claim does not have is
+// empty. An unknown field is refused, because it may be a limit.
 func parseStunner(raw json.RawMessage) (gateways, scope json.RawMessage, region string, err error) {
 	all, err := parseKnown(raw, stunnerNames)
 	switch {
@@ -36,7 +36,7 @@ func parseStunner(raw json.RawMessage) (gateways, scope json.RawMessage, region 
 }
 
 // parseScope returns the caveats of the field "scope". A scope without any limit, and a field without a limit, are
-// refused, because the issuer must have meant one.
+// refused, because the issuer must have meant a limit.
 func parseScope(raw json.RawMessage) (c credential.Caveats, err error) {
 	all, err := parseKnown(raw, scopeNames)
 	if err != nil {

@@ -88,7 +88,8 @@ func shorten(subject string) string {
 	return fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(subject)))
 }
 
-// credentials returns the fields of the credentials. Credentials with different lifetimes have the expiry of the last.
+// credentials returns the fields of the credentials. If lifetimes differ, the fields have the expiry of the last
+// credential.
 func (o *outcome) credentials() (line []slog.Attr) {
 	var gateways, fixed []string
 	var last grant

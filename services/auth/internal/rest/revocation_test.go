@@ -181,8 +181,8 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// What the policy gives a caller bounds what it may revoke: whose credentials, and at which gateways. A caller cannot
-// see or lift what it could not have made.
+// The policy decides whose credentials a caller may revoke, and at which gateways. A caller can neither see nor lift a
+// revocation that it could not have made.
 func TestRevocationWithinThePolicy(t *testing.T) {
 	for name, row := range map[string]struct {
 		fields, body string

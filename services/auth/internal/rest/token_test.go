@@ -346,7 +346,7 @@ func wantRefusal(t *testing.T, answer *http.Response, reason access.Reason) {
 	}
 }
 
-// J-06: a request without a token gets 401, with any other error.
+// J-06: a request without a token gets 401, whatever else is wrong with the request.
 func TestJ06NoToken(t *testing.T) {
 	s := newService(t, newKeys(t).policy(t), gateways()...)
 	requests := map[string]*http.Request{

@@ -21,7 +21,7 @@ func methodOf(r *http.Request) string {
 }
 
 // startSpan starts the span of a request, if the service sends traces. The span of a trusted proxy is its parent (W3C
-// Trace Context). That of any other client is a link, because a client must not decide which requests are sampled.
+// Trace Context). The span of any other client is a link, because a client must not decide which requests are sampled.
 func (s server) startSpan(r *http.Request) (*http.Request, trace.Span) {
 	if s.Tracer == nil {
 		return r, nil

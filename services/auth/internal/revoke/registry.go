@@ -27,7 +27,7 @@ const refreshInterval = 30 * time.Second
 // ErrFull is the error of Registry.Put if a namespace, or the caller, has as many revocations as it may have.
 var ErrFull = errors.New("the namespace or the caller has too many revocations")
 
-// FullError is an ErrFull with the namespaces that have no room, or in which the caller has none.
+// FullError is an ErrFull. It has the namespaces that have no room, or in which the caller has no room.
 type FullError struct{ Namespaces []string }
 
 // Error implements error.

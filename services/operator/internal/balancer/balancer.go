@@ -119,7 +119,7 @@ type Caution struct {
 	If []Setting
 	// Unless are the settings that prevent it: one of them suffices.
 	Unless []Setting
-	// UDP limits the problem to Services with UDP ports, TCP to those with TCP ports.
+	// UDP limits the problem to Services with UDP ports. TCP limits the problem to Services with TCP ports.
 	UDP, TCP        bool
 	Problem, Remedy string
 }

@@ -178,7 +178,7 @@ func applied(x Setting) (all []Service) {
 	return all
 }
 
-// What is unknown, or depends on the installation, limits nothing, and a Service that needs nothing has no limit.
+// A fact that is unknown or depends on the installation limits nothing. A Service that needs nothing has no limit.
 func TestUnknownLimitsNothing(t *testing.T) {
 	for _, a := range []Ability{{}, {Support: Depends}} {
 		p := Provider{Address: a, UDP: a, Mixed: a, SamePort: a, Affinity: a, Health: a, IPv6: a, Source: a}

@@ -24,7 +24,7 @@ const (
 	maxEnds = 10
 )
 
-// Process is the process of a Gateway. Its methods may be called concurrently with those of Dataplanes.
+// Process is the process of a Gateway. Its methods may be called concurrently with the methods of Dataplanes.
 type Process struct {
 	process *process
 	object  string

@@ -128,8 +128,8 @@ type rejectionStore struct {
 	of    map[translate.ObjectRef]rejections
 }
 
-// set stores the rejections of an object. If they differ from the previous ones, set sends them to the translation loop
-// and returns true.
+// set stores the rejections of an object. If they differ from the previous rejections, set sends them to the
+// translation loop and returns true.
 func (s *rejectionStore) set(ref translate.ObjectRef, r rejections) (changed bool) {
 	old := s.of[ref]
 	r.serving = r.serving.orLike(old.serving)

@@ -101,7 +101,7 @@ func trimService(o *corev1.Service) {
 
 // trimEndpointSlice removes unneeded fields of an EndpointSlice. It keeps the label with the name of the Service, the
 // ports, and of each endpoint the addresses, the conditions ready and terminating, and the name of the pod. A cluster
-// may have hundreds of thousands of endpoints, so those of a slice share their memory.
+// may have hundreds of thousands of endpoints, so the endpoints of a slice share their memory.
 func trimEndpointSlice(o *discoveryv1.EndpointSlice) {
 	meta := identityOf(o)
 	meta.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}

@@ -67,8 +67,8 @@ func certificateMissing(secret string) error {
 		"%s is not in the files, and no object in them makes it", secret)
 }
 
-// excuse returns the remark that replaces an error about an object, on which the finding depends, that is usually not
-// among the manifests; nil if the error remains an error.
+// excuse returns a remark that replaces an error, or nil if the error remains an error. An error is replaced if its
+// finding depends on an object that is usually not among the manifests.
 func (c *checker) excuse(p place, reason, dependsOn, problem string) error {
 	switch needed := c.identityOf(dependsOn); needed.kind {
 	case "Service":

@@ -143,8 +143,8 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 	return c
 }
 
-// environment returns the environment variables of a dataplane container: those that the operator sets, and those of
-// spec.env of the Dataplane, which take precedence.
+// environment returns the environment variables of a dataplane container: the variables that the operator sets, and the
+// variables in spec.env of the Dataplane, which take precedence.
 func environment(identity, own []corev1.EnvVar) []corev1.EnvVar {
 	return lastOfEach(append(identity, own...), func(e corev1.EnvVar) string { return e.Name })
 }

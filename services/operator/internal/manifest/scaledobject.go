@@ -149,7 +149,7 @@ func behavior(spec *autoscalingv2.HorizontalPodAutoscalerBehavior) *autoscalingv
 }
 
 // operatorTrigger returns a KEDA trigger for the operator's external scaler, whose metric is the number of allocations
-// that dataplanes report, without those of draining dataplanes.
+// that dataplanes report, without allocations of draining dataplanes.
 func (s Scaling) operatorTrigger(o Owner, name string) trigger {
 	t := trigger{Type: "external", Metadata: map[string]string{
 		"scalerAddress": s.Address, "namespace": o.Namespace, "gateway": o.Name,

@@ -95,7 +95,7 @@ func proxyProtocolOf(text string) (prefixes []string, found condition.Finding) {
 }
 
 // maxListLength limits the length of an annotation with a list in bytes. A Gateway has at most 64 listeners, and the
-// longest name of one has 253 characters.
+// longest name of a listener has 253 characters.
 const maxListLength = 64 * 256
 
 // listOf returns the entries of a list with commas. Spaces around an entry and empty entries are ignored.

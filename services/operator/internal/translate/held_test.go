@@ -299,8 +299,8 @@ func (s *site) servicePorts(l config.Listener) (ports []string) {
 	return ports
 }
 
-// heldListeners returns the listeners whose published config stays in use, by their names in a config: those that
-// cannot be served as specified, except those with a revoked certificate.
+// heldListeners returns the listeners whose published config stays in use, by their names in a config: listeners that
+// cannot be served as specified, except listeners with a revoked certificate.
 func heldListeners(r translate.Result) (ids []string) {
 	for _, l := range r.Status.Listeners {
 		reasons := map[string]bool{}

@@ -204,7 +204,7 @@ func (r *reader) namespaces() (gateways, backends map[string]bool) {
 	return gateways, backends
 }
 
-// readAll reads a kind in all namespaces, or, if the user may not, in the wanted one.
+// readAll reads a kind in all namespaces. If the user may not do this, it reads the wanted namespace.
 func (r *reader) readAll(ctx context.Context, k diagnose.Kind, wanted string) {
 	items, err := r.list(ctx, k, "")
 	if apierrors.IsForbidden(err) && wanted != "" {

@@ -22,7 +22,7 @@ type provider struct {
 
 	mu       sync.Mutex
 	requests []string
-	// answers by method and path without query; a text starting with a number is an error.
+	// answers are the answers by method and path without query. A text that starts with a number is an error.
 	answers map[string]string
 }
 

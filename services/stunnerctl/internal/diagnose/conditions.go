@@ -28,8 +28,8 @@ func wrong(all []metav1.Condition, types ...string) (found []metav1.Condition) {
 }
 
 // fromCondition returns the findings of a condition that reports a problem, as the operator serves them. object is the
-// object with the condition, and part the field path of the part of the object that has it. The operator may not have
-// been asked, or be of a release without findings: then the message, which contains the remedy, is the problem.
+// object with the condition, and part is the field path of the part of the object that has it. If the operator was not
+// asked, or is of a release without findings, the message of the condition is the problem. It contains the remedy.
 func (s *Snapshot) fromCondition(object, part string, c metav1.Condition, command string) (found []Finding) {
 	for _, f := range s.findingsOf(object, part, c) {
 		found = append(found, Finding{

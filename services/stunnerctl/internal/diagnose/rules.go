@@ -83,7 +83,7 @@ const (
 // notChecked starts the fact of a stage whose objects or answers could not be read.
 const notChecked = "not checked"
 
-// Step is a stage that was checked, or that was skipped because an earlier one failed or nothing could be read.
+// Step is a stage that was checked, or that was skipped because an earlier stage failed or nothing could be read.
 type Step struct {
 	Stage string `json:"stage"`
 	State State  `json:"state"`

@@ -274,8 +274,8 @@ func (d *Deployment) Stop(ctx context.Context) error {
 	return err
 }
 
-// Cleanup deletes the objects of runs that a selector selects, in one namespace or, if it is empty, in all namespaces.
-// It returns their number. The UDPRoute is deleted first, so that its peers are denied at once.
+// Cleanup deletes the objects of runs that a selector selects, in one namespace, or in all namespaces if the namespace
+// is empty. It returns their number. The UDPRoute is deleted first, so that its peers are denied at once.
 func Cleanup(
 	ctx context.Context,
 	client kubernetes.Interface,

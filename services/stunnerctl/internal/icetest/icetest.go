@@ -131,7 +131,8 @@ type Options struct {
 	Setup []Setup
 	// Listeners returns the listeners, after Setup.
 	Listeners func() []Listener
-	// Peer returns the peer of asymmetric tests, after Setup. Without one they are skipped, with the error as reason.
+	// Peer returns the peer of asymmetric tests, after Setup. Without a peer these tests are skipped, with the error as
+	// reason.
 	Peer func() (Peer, error)
 	// Rate is the number of messages per second and Duration the time for which each test sends.
 	Rate     int

@@ -37,7 +37,7 @@ func server(t *testing.T, allowed func(net.IP) bool) Listener {
 	return serverAt(t, "127.0.0.1", allowed)
 }
 
-// serverAt is server at an address, which is also the relayed address.
+// serverAt is server with the given address, which is also the relayed address.
 func serverAt(t *testing.T, address string, allowed func(net.IP) bool) Listener {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", net.JoinHostPort(address, "0"))
@@ -259,7 +259,7 @@ func (p impostor) Answer(ctx context.Context, offer string) (string, error) {
 		ReplaceAllString(answer, "$1 00"+strings.Repeat(":00", 31)+"\r"), err
 }
 
-// TestCandidate: an address that is no loopback address is preferred, and then one of the family of the relay.
+// TestCandidate: an address that is no loopback address is preferred, and then an address of the family of the relay.
 func TestCandidate(t *testing.T) {
 	const udp, typ = "a=candidate:1 1 UDP 1 ", " 7001 typ host\r\n"
 	const all = "v=0\r\na=candidate:1 1 TCP 1 192.0.2.1 9 typ host\r\n" + udp + "x.local" + typ + udp + "::1" + typ +

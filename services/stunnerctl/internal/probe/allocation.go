@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// datagrams is the number of datagrams to each backend, and pause the time between two.
+	// datagrams is the number of datagrams to each backend. pause is the time between two datagrams.
 	datagrams = 3
 	pause     = 200 * time.Millisecond
 	// lastAnswers is how long a probe waits for answers of backends after the last datagram.

@@ -68,8 +68,7 @@ type Options struct {
 	Credential func(context.Context) (credential.Credential, error)
 	// Origin says where the credential is from, for messages.
 	Origin string
-	// Pods are the names of the pods, and DialPod connects to a TCP port of one. Without DialPod no pod is tested by
-	// TCP.
+	// Pods are the names of the pods. DialPod connects to a TCP port of a pod. Without DialPod no pod is tested by TCP.
 	Pods    []string
 	DialPod func(ctx context.Context, pod string, port int) (net.Conn, error)
 	// PodsUntested says why DialPod is nil.

@@ -280,7 +280,7 @@ func (a *allocation) fail(err error) {
 }
 
 // close deletes the allocation (Refresh with lifetime 0) and ends the connection. Concurrent calls wait for the first
-// one: a reader that closes the socket on errors, as the UDP mux of pion/ice does, would otherwise end the connection
+// call: a reader that closes the socket on errors, as the UDP mux of pion/ice does, would otherwise end the connection
 // before the request is sent.
 func (a *allocation) close() {
 	a.closing.Do(func() {

@@ -73,8 +73,8 @@ func inWords(err error, at string, begun time.Time) error {
 	return err
 }
 
-// handshakeError returns an error of the TLS or DTLS handshake in words. An error that is not one of the connection is
-// an alert or a text of the library. It means that the server speaks another protocol or refuses the handshake.
+// handshakeError returns an error of the TLS or DTLS handshake in words. If it is no error of the connection, it is an
+// alert or a text of the library, and means that the server speaks another protocol or refuses the handshake.
 func handshakeError(err error, at string, begun time.Time) error {
 	if words := words(err, at, begun); words != nil {
 		return words

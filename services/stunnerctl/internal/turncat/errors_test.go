@@ -134,7 +134,7 @@ func answerWith(class stun.MessageClass, code stun.ErrorCode) func(*stun.Message
 	}
 }
 
-// tcpServer returns the port of a server that sends a text, or without one ends each connection.
+// tcpServer returns the port of a server. The server sends a text, or ends each connection if the text is empty.
 func tcpServer(t *testing.T, text string) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -74,8 +74,8 @@ func (t hostTable) bucket(addr netip.Addr) []hostGrant {
 	return t.buckets[t.place(addr)]
 }
 
-// with returns a copy of the table in which the removed grants of a cluster are replaced by the added ones. It returns
-// false if the table does not contain a removed grant, or if the table should be rebuilt.
+// with returns a copy of the table in which the removed grants of a cluster are replaced by the added grants. It
+// returns false if the table does not contain a removed grant, or if the table should be rebuilt.
 func (t hostTable) with(removed, added []hostGrant) (next hostTable, ok bool) {
 	changes := len(removed) + len(added)
 	if t.size+len(added) > maxBucketSize*len(t.buckets) || changes > len(t.buckets) {

@@ -25,7 +25,7 @@ func numbered(clusters, endpoints int) (all []config.Cluster, routes []string) {
 }
 
 // An unchanged cluster is not parsed again, and a view of unchanged clusters is not built again. Listeners with the
-// same routes share it.
+// same routes share a view.
 func TestOnlyChangedViewsAreBuiltAgain(t *testing.T) {
 	clusters, routes := numbered(100, 10)
 	b := ViewBuilder{}

@@ -155,7 +155,7 @@ func TestGoodConfigIsAppliedReportedAndKept(t *testing.T) {
 	}
 }
 
-// a rejected config is reported with its error, and the previous one stays in force.
+// a rejected config is reported with its error, and the previous config stays in force.
 func TestRejectedConfigChangesNothingAndIsReported(t *testing.T) {
 	f, h := follow(t, t.TempDir())
 	c := configWith(t, nil)

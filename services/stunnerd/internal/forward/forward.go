@@ -96,7 +96,7 @@ type Sessions interface {
 	// Version returns the version of the session of a client here. It may be called from any goroutine.
 	Version(c Client) (Version, bool)
 	// Copy returns the record of the session of a client here, of at most MaxCopy bytes, from which another pod can
-	// continue it. It reports false if no pod can. It is called from another goroutine.
+	// continue the session. It reports false if no pod can continue the session. It is called from another goroutine.
 	Copy(c Client) (record []byte, ok bool)
 	// TakeOver continues the session of a client whose pod is lost, with the version v, from the record of the session.
 	// shift is added to the times of the record. Nothing may be sent to the client before one of its datagrams has

@@ -213,8 +213,8 @@ func TestASilentHomeIsReplacedByTheOther(t *testing.T) {
 	})
 }
 
-// TestBothHomesLost is the longest search: the owner announces the session to the new homes when it receives the list,
-// up to a second after the front.
+// TestBothHomesLost is the longest search. The owner announces the session to the new homes when it receives the list,
+// up to a second later than the front receives the list.
 func TestBothHomesLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(8)

@@ -265,7 +265,7 @@ func TestSessionKeepsItsCaveats(t *testing.T) {
 	}
 }
 
-// The lower one of user_quota and the caveat applies. Reserved ports count.
+// The lower of user_quota and the caveat applies. Reserved ports count.
 func TestCaveatOfAllocations(t *testing.T) {
 	for _, c := range []struct {
 		caveats string

@@ -24,7 +24,8 @@ type tier struct {
 	// part is a divisor of the capacity. The tier begins when at most capacity/part is free, and capacity/part bytes
 	// are "many".
 	part int64
-	// either refuses a client if its user ID or its source has many bytes. Otherwise both must have many.
+	// either refuses a client if its user ID or its source has many bytes. Without it, the tier refuses a client only
+	// if both have many bytes.
 	either bool
 	// little admits a session that has at most little bytes, although its user ID and its source have many.
 	little int64

@@ -41,9 +41,9 @@ func (as associations) serving() *association {
 	return as.first
 }
 
-// follow moves the client to the path of the last datagram if it contained an authentic record. A record that decrypts
-// and is newer than all others increases number before its content is returned to a reader, and before the next
-// datagram is read.
+// follow moves the client to the path of the last datagram if this datagram contained an authentic record. A record is
+// authentic if it decrypts. If it is also newer than all others, number increases before a reader gets the content and
+// before the next datagram is read.
 func (a *association) follow() {
 	a.following.Lock()
 	defer a.following.Unlock()

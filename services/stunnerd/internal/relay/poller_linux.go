@@ -193,8 +193,8 @@ func (p *poller) poll(fd uintptr) bool {
 	return ready > 1 || datagrams != 1 || p.events[0].Events&unix.EPOLLERR != 0
 }
 
-// receive receives one batch from a socket and passes it on. It receives only one, so that a socket with many datagrams
-// does not delay the others. It returns the size of the batch.
+// receive receives one batch from a socket and passes it on. It receives only one batch, so that a socket with many
+// datagrams does not delay the others. It returns the size of the batch.
 func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) int {
 	p.batch = p.batch[:0]
 	_ = s.Use(func(fd int) error { // fails only if the socket is closed

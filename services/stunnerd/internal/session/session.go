@@ -88,7 +88,8 @@ const (
 	MovedAway Move = iota + 1
 	// MovedHere: from now on the client sends only to this pod.
 	MovedHere
-	// Reached: the first datagram of a client has arrived, at another pod, after another process has had its session.
+	// Reached: another process had the session before, and the first datagram of the client has now arrived at another
+	// pod.
 	Reached
 )
 

@@ -503,7 +503,7 @@ func (b *Recorder) tick() {
 	passed := now.Unix() - b.ticked
 	b.ticked = now.Unix()
 	for _, a := range b.accounts {
-		// ago is how long ago the bucket was due. If the clock was set back, passed is negative.
+		// ago is the time since the account was due, in seconds. If the clock was set back, passed is negative.
 		ago := ((now.Unix()-int64(a.bucket))%int64(buckets) + int64(buckets)) % int64(buckets)
 		a.due = a.due || ago < max(passed, 1)
 	}

@@ -198,7 +198,7 @@ func TestSessionIsHandedOverOnce(t *testing.T) {
 			t.Error("a session departs twice")
 		}
 		s.Receive(refresh, c)
-		s.bed.stored()
+		s.fixture.stored()
 		if len(c.frames) > 0 {
 			t.Error("a request of a session that leaves is answered")
 		}

@@ -270,8 +270,8 @@ var table = []mutant{
 	{
 		rule: "A draining process starts no session",
 		file: stunnerd + "gate/admit.go", pkg: stunnerd + "server", test: "TestDrainingRefusesNewCallsAndKeepsLiveOnes",
-		before: `g.retiring.Load() || g.table.Draining()`,
-		after:  `g.retiring.Load()`,
+		before: `g.retiring.Load() || g.table.Refuses(stays)`,
+		after:  `g.retiring.Load() || stays && false`,
 	},
 	{
 		rule: "A config from disk gets no younger by a start",
@@ -386,8 +386,8 @@ var table = []mutant{
 	{
 		rule: "An object whose translation panics ends nothing else",
 		file: operator + "translate/contain.go", pkg: operator + "kube", test: "TestPanicOfATranslationIsContained",
-		before: `if cause := recover(); cause != nil {`,
-		after:  `if cause := any(nil); cause != nil {`,
+		before: `if cause = recover(); cause != nil {`,
+		after:  `if cause = any(nil); cause != nil {`,
 	},
 	{
 		rule: "The operator writes no object of another owner",

@@ -21,6 +21,18 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
+// awaitDrain waits until the pod has handled SIGTERM. Before that, it admits clients itself.
+func (p *pod) awaitDrain() {
+	p.t.Helper()
+	p.await("it drains", func(context.Context) error {
+		var status inspection.Status
+		if p.read("status", &status); status.Drain == nil {
+			return errors.New("it does not drain yet")
+		}
+		return nil
+	})
+}
+
 // drain returns the field drain of the status.
 func (p *pod) drain() inspection.DrainStatus {
 	p.t.Helper()
@@ -210,6 +222,7 @@ func TestNewCallsAtAPodWithoutSessions(t *testing.T) {
 	pods := g.add(2)
 	leaving, other := pods[0], pods[1]
 	must(t, leaving.process.Signal(syscall.SIGTERM))
+	leaving.awaitDrain()
 	var calls []*client
 	for begun := time.Now(); time.Since(begun) < 2*time.Second; {
 		c, err := g.tryDialAs(user, password, leaving, voice)

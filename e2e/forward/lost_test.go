@@ -50,6 +50,10 @@ func awaitOwner(pods []*pod, calls []*client) (took time.Duration) {
 	return time.Since(begun)
 }
 
+// copiedEchoes is the number of echoes that a call gets in two seconds. A pod copies a session at most once a second, so
+// the first copy of a session may lack its channel, and a pod that continues the session drops the data of the channel.
+const copiedEchoes = int(2 * time.Second / voice)
+
 // copied waits until the homes of sessions have their copies.
 func copied(pods []*pod, want int) {
 	pods[0].t.Helper()
@@ -82,6 +86,7 @@ func TestNodeIsLost(t *testing.T) {
 	streams := []*client{stream}
 	awaitMore(t, streams, 5)
 	copied(pods, count+10)
+	awaitMore(t, calls, copiedEchoes)
 	laps(calls)
 	laps(control)
 
@@ -122,6 +127,7 @@ func TestTwoNodesAreLost(t *testing.T) {
 		calls = append(calls, g.dialICE(25, voice, p)...)
 	}
 	copied(pods, len(calls))
+	awaitMore(t, calls, copiedEchoes)
 	for _, p := range pods {
 		_, err := p.net.Exec("nft table inet loss { chain in { type filter hook input priority 0; " +
 			"meta l4proto udp numgen random mod 100 < 20 drop; }; }")

@@ -232,7 +232,7 @@ func (g *Gate) authorities(r *request, p *Policy, now time.Time) []credential.Au
 	if isNew {
 		return list
 	}
-	realm := r.flow.verified.Load().realm
+	realm := *r.flow.realm.Load()
 	for _, a := range list {
 		if same := a.In(realm); !slices.Contains(list, same) {
 			list = append(list, same)

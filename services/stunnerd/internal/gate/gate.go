@@ -140,8 +140,8 @@ type flow struct {
 	allocated [stun.TransactionIDSize]byte
 	// lifetime is the granted lifetime in seconds. refreshing guards it, and until.
 	lifetime uint32
-	// verified is how the latest accepted request was verified.
-	verified atomic.Pointer[verified]
+	// realm is the realm of the latest accepted request.
+	realm atomic.Pointer[string]
 	// until is the end of the lifetime.
 	until time.Time
 	// refreshing serializes expire and the Refresh requests that prolong the lifetime, so that a session is not ended
@@ -173,10 +173,6 @@ type flow struct {
 	// waits is set while the session is provisional.
 	waits atomic.Bool
 }
-
-// verified are the realm and the key with which a request was verified. The key of a session that another process has
-// created is empty until its first request.
-type verified struct{ realm, key string }
 
 // Shared contains what all gates of a process share.
 type Shared struct {

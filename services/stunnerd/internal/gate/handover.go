@@ -3,10 +3,8 @@ package gate
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"time"
 
-	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
@@ -24,12 +22,9 @@ var (
 	ErrTransport = errors.New("the connection of the client ends in this pod")
 	// ErrNotTaken is the error for a session that this listener cannot continue.
 	ErrNotTaken = errors.New("the session cannot be continued here")
-	// ErrCredential is the error for a session that refreshes with a credential that a config change has replaced. A
-	// pod that has not run the earlier config does not accept it.
-	ErrCredential = errors.New("other pods may not know the replaced credential of the session")
-	errEnded      = errors.New("the session has ended")
-	errLeaving    = errors.New("the session is being handed over already")
-	errWaiting    = errors.New("other pods have not admitted the session yet")
+	errEnded    = errors.New("the session has ended")
+	errLeaving  = errors.New("the session is being handed over already")
+	errWaiting  = errors.New("other pods have not admitted the session yet")
 )
 
 // Departure is a session that is ready to go to another pod. Its requests are dropped, and its data is forwarded, until
@@ -60,25 +55,8 @@ func (f *flow) setLeaving(leaving bool) bool {
 	return changed
 }
 
-// knows reports whether the config has the credential with which a session was last verified, so that other pods accept
-// it too. A Former without New is only known to processes that have run the config that had it.
-func (p *Policy) knows(f *flow, now time.Time) bool {
-	last := f.verified.Load()
-	if last.key == "" {
-		return true
-	}
-	has := func(a credential.Authority) bool {
-		known, _ := a.In(last.realm).Verify(f.Username, now, 0) // the key is also valid with an error
-		return string(known.Key) == last.key
-	}
-	return has(p.Authority) || slices.ContainsFunc(p.Former, func(former Former) bool {
-		return former.New && now.Before(former.Until) && has(former.Authority)
-	})
-}
-
 // Depart prepares the session of a client for another pod. excluded reports addresses of peers whose sessions stay. The
-// error is ErrTransport, ErrPeer, ErrCredential, or that the session has ended, has not begun or is being handed over
-// already.
+// error is ErrTransport, ErrPeer, or that the session has ended, has not begun or is being handed over already.
 func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*Departure, error) {
 	f := g.flow(client)
 	if f == nil {
@@ -88,11 +66,8 @@ func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*D
 	if !ok || f.Client.Connected() {
 		return nil, ErrTransport
 	}
-	switch {
-	case f.waiting.Load():
+	if f.waiting.Load() {
 		return nil, errWaiting
-	case !g.policy.Load().knows(f, time.Now()):
-		return nil, ErrCredential
 	}
 	if !f.setLeaving(true) { // Server.Adopt and Server.HandOver may run at the same time
 		return nil, errLeaving

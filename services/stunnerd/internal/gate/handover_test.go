@@ -139,51 +139,6 @@ func TestUnconfirmedSessionEnds(t *testing.T) {
 	})
 }
 
-// a session whose credential was replaced stays, because a pod that has started since does not accept the
-// credential, and the client could not refresh. It leaves if the config has the credential as its former one, or after
-// a request with the new one.
-func TestSessionWithAReplacedCredentialStays(t *testing.T) {
-	withJournal(t, func(s *stored) {
-		c := s.idle()
-		depart := func() error {
-			d, err := s.Depart(c.addr, none)
-			if err == nil {
-				d.Stay()
-			}
-			return err
-		}
-		changed := func(change func(*Policy)) error {
-			next := policy()
-			change(next)
-			s.Update(next, routes("127.0.0.1:<4000-4999>"))
-			return depart()
-		}
-		if err := changed(func(p *Policy) { p.Authority.Realm = "second.example" }); err != nil {
-			t.Errorf("another realm: %v", err)
-		}
-		former := Former{Authority: policy().Authority, Until: time.Now().Add(time.Hour), New: true}
-		if err := changed(func(p *Policy) { p.Authority.Password, p.Former = "second", []Former{former} }); err != nil {
-			t.Errorf("the former credential of the config: %v", err)
-		}
-		former.New = false
-		err := changed(func(p *Policy) { p.Authority.Password, p.Former = "second", []Former{former} })
-		if !errors.Is(err, ErrCredential) {
-			t.Errorf("a replaced credential: %v", err)
-		}
-		s.must(c, stun.MethodRefresh, lifetime(600))
-		if err := depart(); !errors.Is(err, ErrCredential) {
-			t.Errorf("after a refresh with the replaced credential: %v", err)
-		}
-		if code := codeOf(s.send(c, s.signed(c, username, "second", stun.MethodRefresh))); code != 0 {
-			t.Errorf("the new credential: %d", code)
-		}
-		if err := depart(); err != nil {
-			t.Errorf("after a refresh with the new credential: %v", err)
-		}
-		s.Gate.Close()
-	})
-}
-
 // a session is handed over to one pod at a time: a second attempt fails, and does not affect the first one. A
 // session that stays can be handed over later.
 func TestSessionIsHandedOverOnce(t *testing.T) {

@@ -53,7 +53,7 @@ func (g *Gate) record(f *flow, client sourced) *session.Record {
 	return &session.Record{
 		Generation: f.generation, Usage: f.UsageID,
 		Listener: g.name, Client: f.Client.Addr(), Local: client.At(), Source: client.Source(),
-		Username: f.Username, UserID: f.UserID, Realm: f.verified.Load().realm, Relay: f.Session.Relay,
+		Username: f.Username, UserID: f.UserID, Realm: *f.realm.Load(), Relay: f.Session.Relay,
 		Transaction: f.allocated, Lifetime: f.lifetime, Started: f.Started, Until: f.until,
 		Permissions: f.permitted.records(time.Now()), Channels: f.relay.ChannelRecords(),
 		Away: client.Away(),
@@ -215,7 +215,7 @@ func (g *Gate) continued(
 	s.Source, s.Shared = session.Source(addr), limit.PrivateOrLoopback(addr)
 	f := &flow{Session: s, allocated: r.Transaction, lifetime: r.Lifetime, until: now.Add(left),
 		generation: r.Generation, permitted: permissions{memory: s.Claim(session.Memory)}}
-	f.setVerified(r.Realm, nil)
+	f.setRealm(r.Realm)
 	f.permitted.restore(r.Permissions, now)
 	return f
 }

@@ -58,7 +58,7 @@ func (g *Gate) request(r *request) {
 		g.countIgnored(r)
 	}
 	if r.flow != nil && r.key != nil {
-		r.flow.setVerified(r.realm, r.key)
+		r.flow.setRealm(r.realm)
 		g.follow(r.flow, r.client, nil, true)
 	}
 	answer, err := handlers[r.Type.Method](g, r)
@@ -254,7 +254,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		return nil, err
 	}
 	f := &flow{Session: s, allocated: r.TransactionID, permitted: permissions{memory: s.Claim(session.Memory)}}
-	f.setVerified(r.realm, r.key)
+	f.setRealm(r.realm)
 	f.setLifetime(r.lifetime())
 	if held.Socket == nil {
 		held, err = g.socket(r, f)
@@ -440,10 +440,10 @@ func familyMissing(given netip.Addr) stun.RawAttribute {
 	return stun.RawAttribute{Type: stunmsg.AttrAddressErrorCode, Value: []byte{missing, 0, 4, 40}}
 }
 
-// setVerified records how the latest request was verified.
-func (f *flow) setVerified(realm string, key []byte) {
-	if was := f.verified.Load(); was == nil || was.realm != realm || was.key != string(key) {
-		f.verified.Store(&verified{realm, string(key)})
+// setRealm records the realm of the latest request.
+func (f *flow) setRealm(realm string) {
+	if was := f.realm.Load(); was == nil || *was != realm {
+		f.realm.Store(new(realm))
 	}
 }
 

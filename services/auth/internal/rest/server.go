@@ -252,13 +252,14 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 			continue
 		}
 		one, err := s.grantOne(who, g, d, &m, urls)
-		if f := failureFor(err); f != nil && !d.named() {
+		if err != nil {
+			f := failureFor(err)
+			if f == nil || d.named() {
+				return nil, err
+			}
 			// The names and the Revocations of a tenant's gateways must not keep callers from other gateways.
 			refused = cmp.Or(refused, error(f))
 			continue
-		}
-		if err != nil {
-			return nil, err
 		}
 		out = append(out, one)
 		if d.single && !one.stunOnly {

@@ -216,11 +216,12 @@ async function gatherFault(refusal, { transport }, found) {
   return new Fault('no_answer', code ? `${cause} (701)` : `${cause} within ${patience / 1000} s`, hint, code);
 }
 
-// hasNetwork reports whether the browser finds an interface that it can use. Without one it finds no candidates, and that is no error.
+// hasNetwork reports whether the browser finds an interface that it can use. Without one it finds no candidates, and that is no error:
+// Chromium then ends the search at once, or never.
 function hasNetwork() {
   const pc = new RTCPeerConnection();
   return new Promise((resolve) => {
-    const timer = setTimeout(() => resolve(true), patience); // that is something else
+    const timer = setTimeout(() => resolve(false), Math.max(patience, 5000));
     pc.onicecandidate = ({ candidate }) => {
       clearTimeout(timer);
       resolve(candidate !== null);

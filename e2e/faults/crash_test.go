@@ -1,6 +1,10 @@
 package faults
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,6 +21,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
@@ -183,6 +188,66 @@ func TestSessionsRevokedWhileNoProcessRuns(t *testing.T) {
 			}
 			if n := d.metric("stunner_sessions_dropped_total", "revoked"); n != c.dropped {
 				t.Errorf("%v sessions counted as dropped because of a revocation, want %v", n, c.dropped)
+			}
+		})
+	}
+}
+
+// a session that is older than a change of the credentials may use its credential for the overlap, also at the
+// next process: after a crash, and on the node of a pod with the host network. The overlap does not begin again there.
+func TestFormerCredentialAtTheNextProcess(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		flags func(t *testing.T, dir string) []string
+		end   func(d *dataplane, dir string)
+	}{
+		"after a crash": {func(_ *testing.T, dir string) []string { return []string{"--state-dir", dir} },
+			func(d *dataplane, dir string) {
+				// Before that, the next process would begin with the former credentials.
+				d.await("saved", func(context.Context) error {
+					saved, err := os.ReadFile(filepath.Join(dir, "last-good.json"))
+					if err == nil && !bytes.Contains(saved, []byte(secret+"-changed")) {
+						err = errors.New("the file has the former credentials")
+					}
+					return err
+				})
+				d.kill()
+			}},
+		"on the node": {podFlags, func(d *dataplane, _ string) {
+			d.terminate()
+			d.awaitEnd()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const overlap = 10 * time.Second
+			dir := t.TempDir()
+			d := running(t, c.flags(t, dir)...)
+			all := d.newSessions(2)
+			d.config = d.changed(func(next *config.Config) {
+				next.Auth.Credentials[config.KeyPassword] += "-changed"
+				next.Auth.Credentials[config.KeySecret] += "-changed"
+				next.Auth.CredentialOverlap = new(int32(overlap.Seconds()))
+			})
+			d.write(d.config)
+			d.await("in force", d.inForce(d.config))
+			begun := time.Now()
+			c.end(d, dir)
+			d.again(c.flags(t, dir)...)
+			for _, s := range all {
+				d.echo(s.Client)
+				for _, r := range d.ofAllocation() {
+					d.must(s.Client, r.method, r.attrs...)
+				}
+			}
+			d.await("the credential is refused", func(context.Context) error {
+				if code, _ := d.do(all[0].Client, stun.MethodRefresh, ask.Lifetime(600)); code != stun.CodeUnauthorized {
+					return fmt.Errorf("Refresh: %d", code)
+				}
+				return nil
+			})
+			if took := time.Since(begun); took < overlap-time.Second || took > overlap+2*time.Second {
+				t.Errorf("refused after %s, want %s", took, overlap)
 			}
 		})
 	}

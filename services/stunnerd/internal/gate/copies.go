@@ -2,6 +2,7 @@ package gate
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
@@ -33,6 +34,7 @@ func (g *Gate) Copy(client netip.AddrPort, most int) (record []byte, ok bool) {
 	r := g.record(f, at)
 	f.refreshing.Unlock()
 	r.Checks = f.relay.Checks()
+	r.Former = g.policy.Load().former(f.Started, time.Now())
 	for ; len(r.Checks) > 0; r.Checks = r.Checks[1:] {
 		b, err := r.MarshalBinary()
 		if err == nil && len(b) <= most {

@@ -56,7 +56,7 @@ import (
 type Policy struct {
 	// Authority verifies credentials, and names the realm. With the zero Authority the listener serves STUN only.
 	Authority credential.Authority
-	// Former are earlier authorities. An existing session may use a credential of a former authority until
+	// Former are earlier authorities, the first replaced one first. An existing session may use a credential of a former authority until
 	// Former.Until. A new session may use it only if Former.New is set, too.
 	Former []Former
 	// RelayAddrs are the IP addresses of relayed transport addresses, at most one for each family. The first one is
@@ -77,13 +77,18 @@ func (p *Policy) refuses(username, userID string, caveats credential.Caveats, no
 }
 
 // Former is an authority that a config change has replaced.
-type Former struct {
-	Authority credential.Authority
-	// Until is when credentials of the authority become invalid.
-	Until time.Time
-	// New reports whether credentials of the former authority are valid for new sessions. They are always valid for
-	// existing sessions.
-	New bool
+type Former = session.Former
+
+// former returns the authorities for the record of a session that goes to another pod: those that were replaced since
+// the session began, and that are still valid. A session that began later does not need them, and the config of each
+// pod has those with New.
+func (p *Policy) former(started, now time.Time) (list []Former) {
+	for _, f := range p.Former {
+		if !f.New && !f.Replaced.Before(started) && now.Before(f.Until) && f.Storable() && len(list) < session.MaxFormer {
+			list = append(list, f)
+		}
+	}
+	return list
 }
 
 // relayAddr returns the relay address of a family. Family 0 means any, and gets the first address. RFC 8656 §7.2

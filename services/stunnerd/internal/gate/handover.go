@@ -86,6 +86,7 @@ func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*D
 	d.Record = *g.record(f, at)
 	d.Record.Generation++
 	d.Record.Checks = checks
+	d.Record.Former = g.policy.Load().former(f.Started, time.Now())
 	return d, nil
 }
 

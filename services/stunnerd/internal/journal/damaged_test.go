@@ -263,7 +263,8 @@ func FuzzJournal(f *testing.F) {
 		}
 		again := s.image()
 		second, _, err := replay(bytes.NewReader(again), int64(len(again)))
-		if err != nil || !reflect.DeepEqual(second.entries(), s.entries()) || !bytes.Equal(second.root, s.root) {
+		if err != nil || !reflect.DeepEqual(second.entries(), s.entries()) || !bytes.Equal(second.root, s.root) ||
+			!reflect.DeepEqual(second.former, s.former) {
 			t.Fatalf("%v\n%+v\nwant\n%+v", err, second.entries(), s.entries())
 		}
 		s.resume(now)

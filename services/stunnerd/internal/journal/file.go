@@ -47,7 +47,7 @@ func (j *Journal) start() (restored Restored) {
 	for _, id := range slices.Sorted(maps.Keys(j.sessions)) {
 		restored.Sessions = append(restored.Sessions, Entry{id, j.sessions[id].clone()})
 	}
-	restored.NonceRoot = s.root
+	restored.NonceRoot, restored.Former, j.former = s.root, slices.Clone(s.former), s.former
 	err := j.compact(false)
 	switch {
 	case err == nil:
@@ -232,7 +232,7 @@ func (j *Journal) drop() {
 	f := j.file
 	j.mu.Lock()
 	j.file, j.size, j.retry = nil, 0, j.o.Now().Add(retryAfter)
-	j.queue.entries, j.queue.root = j.queue.entries[:0], false
+	j.queue.entries, j.queue.common = j.queue.entries[:0], false
 	clear(j.queue.whole)
 	j.mu.Unlock()
 	if f != nil {

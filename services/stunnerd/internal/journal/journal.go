@@ -67,6 +67,8 @@ type Restored struct {
 	Sessions []Entry
 	// NonceRoot is the last argument of Nonces, or nil.
 	NonceRoot []byte
+	// Former is the last argument of Former, without authorities that are no longer valid.
+	Former []session.Former
 }
 
 // Entry is a session of the journal.
@@ -132,6 +134,7 @@ type Journal struct {
 	shares   shares
 	last     ID
 	root     []byte
+	former   []session.Former
 	queue    queue
 	waiting  waiting
 	// scratch is reused to encode a record, and peers is reused to list the peers of an entry.
@@ -504,7 +507,27 @@ func (j *Journal) Nonces(root []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.closed {
-		j.root, j.queue.root = slices.Clone(root), true
+		j.root, j.queue.common = slices.Clone(root), true
+		j.signal()
+	}
+}
+
+// Former stores the former authorities with which sessions may still be authenticated, in place of the earlier list.
+// The config of the next process does not contain them.
+func (j *Journal) Former(list []session.Former) {
+	if j == nil {
+		return
+	}
+	former := make([]session.Former, 0, len(list)) // not nil: an empty list replaces the earlier one
+	for _, f := range list {
+		if f.Storable() {
+			former = append(former, f)
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.closed {
+		j.former, j.queue.common = former, true
 		j.signal()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -47,7 +49,7 @@ func flush(j *Journal) {
 
 // image returns a file with the given state, with one entry for each session.
 func (s *state) image() []byte {
-	b := appendRoot(appendHeader(nil), s.root)
+	b := appendCommon(appendHeader(nil), s.root, s.former)
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
 		b = appendSession(b, id, s.sessions[id])
 	}
@@ -197,6 +199,49 @@ func TestThirdRestoreAttemptSetsTheJournalAside(t *testing.T) {
 		healthy(t, j, 1, 0)
 		end(t, j)
 	}
+}
+
+// The next process gets the latest list of former authorities, without those whose time is over, and so does a process
+// after that one.
+func TestFormerAuthorities(t *testing.T) {
+	dir, now := t.TempDir(), time.UnixMilli(1795470000123)
+	options := Options{Dir: dir, Now: func() time.Time { return now }}
+	former := func(realm string, valid time.Duration) session.Former {
+		return session.Former{
+			Authority: credential.Authority{Realm: realm, Username: "ann", Password: "p", SharedSecret: "s"},
+			Replaced:  now, Until: now.Add(valid),
+		}
+	}
+	minute, hour := former("minute", time.Minute), former("hour", time.Hour)
+	j, r := openWithLongTimeout(options)
+	if r.Former != nil {
+		t.Errorf("a new journal has %v", r.Former)
+	}
+	j.Former([]session.Former{former("earlier", time.Hour)})
+	flush(j)
+	j.Former([]session.Former{minute, former(strings.Repeat("a", 1<<16), time.Hour), hour}) // one is too long
+	end(t, j)
+	for _, step := range []struct {
+		after time.Duration
+		want  []session.Former
+	}{{0, []session.Former{minute, hour}}, {time.Minute, []session.Former{hour}}, {0, []session.Former{hour}}, {time.Hour, nil}} {
+		now = now.Add(step.after)
+		j, r := openWithLongTimeout(options)
+		if !reflect.DeepEqual(r.Former, step.want) {
+			t.Errorf("after %s: %+v, want %+v", step.after, r.Former, step.want)
+		}
+		end(t, j)
+	}
+	j, _ = openWithLongTimeout(options)
+	j.Former([]session.Former{hour})
+	j.Former(nil)
+	end(t, j)
+	now = now.Add(-time.Hour)
+	j, r = openWithLongTimeout(options)
+	if r.Former != nil {
+		t.Errorf("after an empty list: %+v", r.Former)
+	}
+	end(t, j)
 }
 
 // Restored lifetimes are not extended if the wall clock was set back. Ended sessions are not restored.

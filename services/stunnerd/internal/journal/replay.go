@@ -40,6 +40,7 @@ const (
 	ended                     // nothing
 	nonces                    // root, without an ID
 	moved                     // whether the client uses another pod
+	formers                   // session.Former each, without an ID; replaces the earlier entry
 	kinds
 )
 
@@ -86,6 +87,7 @@ type state struct {
 	sessions map[ID]*session.Record
 	last     ID
 	root     []byte
+	former   []session.Former
 	// unknown is the number of entries of an unknown kind, or with a record of an unknown version.
 	unknown int
 }
@@ -197,6 +199,10 @@ func (s *state) apply(payload []byte) bool {
 		r.Away = d.Bool()
 	case ended:
 		delete(s.sessions, id)
+	case formers:
+		for s.former = nil; d.More(); {
+			s.former = append(s.former, d.Former())
+		}
 	case nonces:
 		s.root = slices.Clone(d.Bytes(maxRoot))
 	default:
@@ -226,6 +232,10 @@ const (
 // remaining lifetimes, because the wall clock may have been set back.
 func (s *state) resume(now time.Time) {
 	maps.DeleteFunc(s.sessions, func(_ ID, r *session.Record) bool { return !r.Until.After(now) })
+	s.former = slices.DeleteFunc(s.former, func(f session.Former) bool { return !f.Until.After(now) })
+	if len(s.former) == 0 {
+		s.former = nil // not an entry that earlier releases do not know
+	}
 	limit := func(until *time.Time, lifetime time.Duration) {
 		*until = now.Add(min(until.Sub(now), lifetime))
 	}
@@ -264,14 +274,24 @@ func (s *state) entries() (list []Entry) {
 	return list
 }
 
-// appendRoot appends the entry with the root of the nonces, if there is one.
-func appendRoot(b, root []byte) []byte {
-	if root == nil {
-		return b
+// appendCommon appends the entries that do not belong to a session: the root of the nonces, if there is one, and the
+// former authorities, if they are not nil.
+func appendCommon(b, root []byte, former []session.Former) []byte {
+	if root != nil {
+		at := len(b)
+		b = append(binary.AppendUvarint(openEntry(b, nonces, 0), uint64(len(root))), root...)
+		closeEntry(b, at)
 	}
-	at := len(b)
-	b = append(binary.AppendUvarint(openEntry(b, nonces, 0), uint64(len(root))), root...)
-	closeEntry(b, at)
+	if former != nil {
+		at := len(b)
+		b = openEntry(b, formers, 0)
+		for i := range former {
+			b = former[i].Append(b)
+		}
+		if !closeEntry(b, at) {
+			b = b[:at]
+		}
+	}
 	return b
 }
 

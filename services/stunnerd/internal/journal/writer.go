@@ -19,8 +19,8 @@ type queue struct {
 	// whole contains the sessions that are written as a whole after the entries: the current state of a live session,
 	// or the end of an ended one.
 	whole map[ID]struct{}
-	// root reports whether the root of the nonces is written.
-	root bool
+	// common reports whether the root of the nonces and the former authorities are written.
+	common bool
 	// spare is an empty buffer for later entries.
 	spare []byte
 }
@@ -34,7 +34,7 @@ const (
 	maxWaiting = 4096
 )
 
-func (q *queue) empty() bool { return len(q.entries) == 0 && len(q.whole) == 0 && !q.root }
+func (q *queue) empty() bool { return len(q.entries) == 0 && len(q.whole) == 0 && !q.common }
 
 // change queues an entry for a changed session. The caller must hold mu.
 func (j *Journal) change(k kind, id ID, s *stored, payload func([]byte) []byte) {
@@ -84,8 +84,8 @@ func (j *Journal) signal() {
 func (j *Journal) take() (entries []byte, covered uint64) {
 	q := &j.queue
 	entries, q.entries, q.spare = q.entries, q.spare[:0], nil
-	if q.root {
-		entries, q.root = appendRoot(entries, j.root), false
+	if q.common {
+		entries, q.common = appendCommon(entries, j.root, j.former), false
 	}
 	most := len(entries) + j.queueSize()
 	for id := range q.whole {
@@ -378,7 +378,7 @@ func (j *Journal) compact(intact bool) error {
 func (j *Journal) copyTo(f file, intact bool) (size int64, err error) {
 	j.mu.Lock()
 	ids := slices.Collect(maps.Keys(j.sessions))
-	b := appendRoot(appendHeader(nil), j.root)
+	b := appendCommon(appendHeader(nil), j.root, j.former)
 	j.mu.Unlock()
 	for more := true; more; {
 		j.mu.Lock()

@@ -2,8 +2,15 @@ package server
 
 import (
 	"net"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 )
 
 // adopters returns two pods that see the addresses of clients. The datagrams of clients arrive at the UDP listener of
@@ -11,12 +18,18 @@ import (
 func adopters(t *testing.T) [2]*fixture {
 	t.Helper()
 	both := pods(t)
+	arriveAtSecond(both)
+	return both
+}
+
+// arriveAtSecond makes the pods see the addresses of clients, whose datagrams arrive at the second pod. A config change
+// reverts it.
+func arriveAtSecond(both [2]*fixture) {
 	for _, b := range both {
 		b.clientAddresses.Store(true)
 		listener := (*b.forwardPorts.Load())[uint16(b.port("udp"))]
 		b.forwardPorts.Store(&forwardPorts{uint16(both[1].port("udp")): listener})
 	}
-	return both
 }
 
 // arriveAt makes the pods use the port of the pod at which clients arrive as the listener port in frames.
@@ -180,5 +193,98 @@ func TestRefusedAdoptionIsTriedLater(t *testing.T) {
 	}
 	if err := c.next(); err != nil {
 		t.Error(err)
+	}
+}
+
+// permit requests a permission, again with a new nonce after a 438.
+func (c *mobile) permit() (err error) {
+	for range 3 {
+		if err = c.client.CreatePermission(net.UDPAddrFromAddrPort(c.peer)); err == nil || !strings.Contains(err.Error(), "438") {
+			break
+		}
+	}
+	return err
+}
+
+// adopted makes the client use another pod, which adopts its session.
+func (c *mobile) adopted(from, to *fixture) {
+	c.t.Helper()
+	c.arrive(to)
+	from.adoptDue(time.Now().Add(time.Minute))
+	within(c.t, "the other pod confirms", func() bool { return to.meter.SessionsTaken.Load() == 1 })
+}
+
+// takenOver makes the client use another pod, which takes its session over from a copy.
+func (c *mobile) takenOver(from, to *fixture) {
+	c.t.Helper()
+	check := stun.MustBuild(stun.TransactionID, stun.BindingRequest, stun.NewUsername("a:b"))
+	if _, err := c.relay.WriteTo(check.Raw, net.UDPAddrFromAddrPort(c.peer)); err != nil {
+		c.t.Fatal(err)
+	}
+	from.opt.Copies, to.opt.Copies = true, true
+	at := forward.Client{
+		Addr: from.Sessions().List()[0].Client.Addr(), Port: uint16(to.port("udp")),
+	}
+	var record []byte
+	within(c.t, "the session has a copy", func() (ok bool) {
+		record, ok = forwarding{from.Server}.Copy(at)
+		return ok
+	})
+	version, _ := forwarding{from.Server}.Version(at)
+	version.Generation = 1 << 8
+	if !(forwarding{to.Server}).TakeOver(at, version, record, 0) {
+		c.t.Fatal("the session is not taken over")
+	}
+	c.conn.move(to)
+}
+
+// a session that is older than a change of the credentials may use its credential for the overlap, also
+// at a pod that has started after the change, and at the next such pod. The pod admits no new session with it.
+func TestFormerCredentialAtAFreshPod(t *testing.T) {
+	for name, c := range map[string]struct {
+		overlap int32 // of the config of the fresh pod
+		goes    func(c *mobile, from, to *fixture)
+		want    string // error of a request
+	}{
+		"moved":                     {600, (*mobile).adopted, ""},
+		"lost":                      {600, (*mobile).takenOver, ""},
+		"moved, without an overlap": {0, (*mobile).adopted, "401"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both := adopters(t)
+			owner, fresh := both[0], both[1]
+			client := dialMobile(t, owner, "udp")
+			changed := func(b *fixture, overlap int32) {
+				b.apply(b.changed(func(next *config.Config) {
+					next.Auth.Credentials[config.KeyPassword], next.Auth.CredentialOverlap = "second", new(overlap)
+				}))
+			}
+			changed(owner, 600)
+			changed(fresh, 0) // as if its process had started with this config
+			changed(fresh, c.overlap)
+			arriveAtSecond(both)
+			if len(fresh.former) > 0 {
+				t.Fatal("the fresh pod knows the former credential")
+			}
+			c.goes(client, owner, fresh)
+			err := client.permit()
+			if c.want != "" {
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("request at the fresh pod: %v, want %s", err, c.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("request at the fresh pod: %v", err)
+			}
+			if d, err := fresh.dial("udp", "ann", "first"); err == nil {
+				d.client.Close()
+				t.Error("the fresh pod admits a new session with the former credential")
+			}
+			if !reflect.DeepEqual(fresh.former[0].Authority, owner.former[0].Authority) ||
+				fresh.former[0].Until.Sub(owner.former[0].Until).Abs() > 100*time.Millisecond {
+				t.Errorf("at the fresh pod until %s, want %s", fresh.former[0].Until, owner.former[0].Until)
+			}
+		})
 	}
 }

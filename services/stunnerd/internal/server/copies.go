@@ -43,6 +43,7 @@ func (s forwarding) TakeOver(c forward.Client, v forward.Version, record []byte,
 	if err == nil {
 		shift(&r, by)
 		r.Generation = v.Generation
+		s.learnFormer(r.Former)
 		err = l.Take(&r, forward.ReturnPath{}, nil, nil)
 	}
 	if err != nil {

@@ -339,6 +339,7 @@ func (s forwarding) Take(
 	}
 	if err == nil {
 		shift(&r, time.Since(clock))
+		s.learnFormer(r.Former)
 		err = l.Take(&r, from, here, former)
 	}
 	if err != nil {
@@ -356,6 +357,10 @@ func shift(r *session.Record, by time.Duration) {
 	for i := range r.Channels {
 		c := &r.Channels[i]
 		c.Until, c.Installed = c.Until.Add(by), c.Installed.Add(by)
+	}
+	for i := range r.Former {
+		f := &r.Former[i]
+		f.Replaced, f.Until = f.Replaced.Add(by), f.Until.Add(by)
 	}
 }
 

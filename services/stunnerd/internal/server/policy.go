@@ -23,7 +23,15 @@ const maxFormer = 16
 // alternates between two authorities. If only the realm changes, nothing needs to be kept, because a session stores its
 // realm. A shorter overlap also applies to authorities that were replaced earlier. A longer overlap does not restore
 // removed authorities.
+//
+// The journal has the list for the next process, and a session that goes to another pod takes its authorities along.
 func (s *Server) rememberFormer(next config.Auth) {
+	was := slices.Clone(s.former)
+	defer func() {
+		if !slices.Equal(s.former, was) {
+			s.opt.Journal.Former(s.former)
+		}
+	}()
 	now, old, authority := time.Now(), s.running.Auth.Authority(), next.Authority()
 	until := now.Add(next.Overlap())
 	for i, f := range s.former {
@@ -43,10 +51,42 @@ func (s *Server) rememberFormer(next config.Auth) {
 	}
 	for _, a := range []credential.Authority{leaving, old} {
 		if a != (credential.Authority{}) && a.In(authority.Realm) != authority {
-			s.former = append(s.former, gate.Former{Authority: a, Until: until})
+			s.former = append(s.former, gate.Former{Authority: a, Replaced: now, Until: until})
 		}
 	}
 	s.former = s.former[max(0, len(s.former)-maxFormer):]
+}
+
+// learnFormer adds the former authorities of a session that comes from another pod: this process may have started after
+// the config change. They end as at that pod, and at the latest after the credential overlap of the running config.
+func (s *Server) learnFormer(list []session.Former) {
+	if len(list) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	latest, known := now.Add(s.running.Auth.Overlap()), len(s.former)
+	for _, f := range list {
+		if f.Until.After(latest) {
+			f.Until = latest
+		}
+		same := func(o session.Former) bool { return o.Authority == f.Authority }
+		if now.Before(f.Until) && !slices.ContainsFunc(s.former, same) {
+			s.former = append(s.former, f)
+		}
+	}
+	if len(s.former) == known {
+		return
+	}
+	slices.SortStableFunc(s.former, func(a, b session.Former) int { return a.Replaced.Compare(b.Replaced) })
+	s.former = s.former[max(0, len(s.former)-maxFormer):]
+	s.opt.Journal.Former(s.former)
+	for _, l := range s.wanted.Listeners {
+		if g := s.listeners[l.Name]; g != nil {
+			g.update(s.policy(s.wanted, l), s.allowed[l.Name].WithoutSelf(s.self))
+		}
+	}
 }
 
 func (s *Server) policy(c config.Config, l config.Listener) *gate.Policy {

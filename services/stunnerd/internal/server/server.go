@@ -166,6 +166,7 @@ func New(o Options) (*Server, error) {
 		opt: o, started: time.Now(), engine: allocations, pollers: pollers, nonces: nonces, reservations: relay.NewReservations(),
 		limits: limit.NewProcess(), connLimits: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
 		wanted: config.Zero(config.DefaultName), running: config.Zero(config.DefaultName),
+		former:    o.Restored.Former,
 		listeners: map[string]*generation{}, failures: map[string]string{}, closed: make(chan struct{}),
 	}
 	s.table.SetBounds(bounds(s.running.Admin, s.capacity()))

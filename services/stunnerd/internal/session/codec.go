@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
 // AppendTime appends the milliseconds since 1970, and 0 for the zero time.
@@ -125,6 +127,15 @@ func (d *Decoder) Channel() ChannelRecord {
 
 // Check reads what Check.Append has written.
 func (d *Decoder) Check() Check { return Check{d.AddrPort(), copied(d.Bytes(MaxCheck))} }
+
+// Former reads what Former.Append has written.
+func (d *Decoder) Former() (f Former) {
+	a := &f.Authority
+	a.Realm, a.Username = string(d.Bytes(maxText)), string(d.Bytes(maxText))
+	a.Password, a.SharedSecret = credential.Secret(d.Bytes(maxText)), credential.Secret(d.Bytes(maxText))
+	f.Replaced, f.Until = d.Time(), d.Time()
+	return f
+}
 
 func (d *Decoder) uint16() uint16 {
 	if b := d.take(2); b != nil {

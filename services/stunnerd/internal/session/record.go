@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
@@ -20,13 +21,19 @@ const (
 	MaxChecks = 64
 	// MaxCheck is the size of the largest connectivity check, in bytes.
 	MaxCheck = 512
+	// MaxFormer is the largest number of former authorities of a Record.
+	MaxFormer = 2
 
 	maxText   = 1024 // a realm has at most 763 bytes (RFC 8489 §14.9)
 	maxSource = 64
 )
 
-// recordVersion is the first byte of the binary form. A change of the form increments it.
-const recordVersion = 3
+// The first byte of the binary form. A change of the form increments it. Only a record with former authorities has
+// formerVersion, so that pods of releases without this version take all other sessions.
+const (
+	recordVersion = 3
+	formerVersion = 4
+)
 
 // Errors of the binary form of a Record.
 var (
@@ -38,8 +45,8 @@ var (
 	ErrRecordSize = errors.New("write session record: a field is too large")
 )
 
-// Record is what a process needs to continue a session that another process has created. It contains no secret: a
-// continued session authenticates its requests with the credentials of the config.
+// Record is what a process needs to continue a session that another process has created. A continued session
+// authenticates its requests with the credentials of the config, so a record contains no secret, except in Former.
 type Record struct {
 	// Generation is the number of processes that have continued the session before. It is 0 for a new session.
 	Generation uint32
@@ -74,6 +81,33 @@ type Record struct {
 	// Away reports whether the datagrams of the client arrive at another pod, which forwards them. Nothing must be sent
 	// to such a client before its first datagram, which shows the path to it.
 	Away bool
+	// Former are the authorities that a config change has replaced since the session began, at most MaxFormer. A pod that
+	// has started after that change does not know them. In the journal they have an entry of their own.
+	Former []Former
+}
+
+// Former is an authority that a config change has replaced.
+type Former struct {
+	Authority credential.Authority
+	// Replaced is when the config changed. Until is when credentials of the authority become invalid.
+	Replaced, Until time.Time
+	// New reports whether credentials of the former authority are valid for new sessions. They are always valid for
+	// existing sessions. The binary form does not have it: the config of each process says it.
+	New bool
+}
+
+// Storable reports whether the authority has a binary form.
+func (f *Former) Storable() bool {
+	a := &f.Authority
+	return max(len(a.Realm), len(a.Username), len(a.Password), len(a.SharedSecret)) <= maxText
+}
+
+// Append appends the binary form of an authority that is Storable. Decoder.Former reads it.
+func (f *Former) Append(b []byte) []byte {
+	a := &f.Authority
+	b = appendBytes(appendBytes(b, a.Realm), a.Username)
+	b = appendBytes(appendBytes(b, string(a.Password)), string(a.SharedSecret))
+	return AppendTime(AppendTime(b, f.Replaced), f.Until)
 }
 
 // Permission is a permission of a session (RFC 8656 §9).
@@ -99,7 +133,8 @@ type Check struct {
 
 // AppendBinary implements encoding.BinaryAppender. The error is ErrRecordSize.
 func (r *Record) AppendBinary(b []byte) ([]byte, error) {
-	if len(r.Permissions) > MaxPermissions || len(r.Channels) > MaxChannels || len(r.Checks) > MaxChecks {
+	if len(r.Permissions) > MaxPermissions || len(r.Channels) > MaxChannels || len(r.Checks) > MaxChecks ||
+		len(r.Former) > MaxFormer {
 		return b, ErrRecordSize
 	}
 	for _, s := range [...]string{r.Listener, r.Username, r.UserID, r.Realm} {
@@ -110,7 +145,11 @@ func (r *Record) AppendBinary(b []byte) ([]byte, error) {
 	if len(r.Source) > maxSource {
 		return b, ErrRecordSize
 	}
-	b = append(b, recordVersion)
+	if len(r.Former) > 0 {
+		b = append(b, formerVersion)
+	} else {
+		b = append(b, recordVersion)
+	}
 	b = binary.AppendUvarint(b, uint64(r.Generation))
 	b = append(b, r.Usage[:]...)
 	b = appendBytes(b, r.Listener)
@@ -144,7 +183,18 @@ func (r *Record) AppendBinary(b []byte) ([]byte, error) {
 		}
 		b = c.Append(b)
 	}
-	return AppendBool(b, r.Away), nil
+	b = AppendBool(b, r.Away)
+	if len(r.Former) == 0 {
+		return b, nil
+	}
+	b = binary.AppendUvarint(b, uint64(len(r.Former)))
+	for _, f := range r.Former {
+		if !f.Storable() {
+			return b, ErrRecordSize
+		}
+		b = f.Append(b)
+	}
+	return b, nil
 }
 
 // MarshalBinary implements encoding.BinaryMarshaler.
@@ -156,7 +206,7 @@ func (r *Record) UnmarshalBinary(b []byte) error {
 	switch {
 	case len(b) == 0:
 		return ErrRecord
-	case b[0] != recordVersion:
+	case b[0] != recordVersion && b[0] != formerVersion:
 		return ErrRecordVersion
 	}
 	d := Decoder{b: b[1:]}
@@ -189,6 +239,13 @@ func (r *Record) UnmarshalBinary(b []byte) error {
 		n.Checks = append(n.Checks, d.Check())
 	}
 	n.Away = d.Bool()
+	if b[0] == formerVersion {
+		number := d.Number(MaxFormer)
+		d.failIf(number == 0)
+		for range number {
+			n.Former = append(n.Former, d.Former())
+		}
+	}
 	if !d.Done() {
 		return ErrRecord
 	}

@@ -13,8 +13,11 @@ import (
 const (
 	// MaxCopy is the size of the longest record of a session that is copied.
 	MaxCopy = 1000
-	// copyEvery is the shortest time between two copies of a session to one home.
+	// copyEvery is the shortest time between two copies of a session that keeps changing to one home.
 	copyEvery = time.Second
+	// earlyCopies is how many copies of a session do not wait for copyEvery, until it has not changed for that time. A
+	// call that begins changes several times in a second, and a copy without its channels would lose its data.
+	earlyCopies = 3
 	// copyTimes is how often a copy is sent to a home that does not confirm the copy.
 	copyTimes = 10
 	// copiesPerPing limits the sessions that are copied in each pingEvery: 10,000 a second. After a change of the list,
@@ -231,9 +234,10 @@ type copyJob struct {
 	// former is the lost owner whose session this pod has taken over, or 0. It must end its session when it is
 	// reachable again.
 	former uint64
-	// next is the earliest time of the next copy, and times the number of copies since the latest change.
-	next  time.Duration
-	times int
+	// next is the earliest time of the next copy, and times the number of copies since the latest change. early is the
+	// number of copies that did not wait for it.
+	next         time.Duration
+	times, early int
 }
 
 // Changed sends the homes of a client the new record of its session.
@@ -270,7 +274,7 @@ func (x *copying) due(now time.Duration) (list []clientKey) {
 		if len(list) == copiesPerPing {
 			break
 		}
-		if j.next <= now {
+		if j.next <= now || j.changed && j.early < earlyCopies {
 			list = append(list, k)
 		}
 	}
@@ -307,6 +311,9 @@ func (a *announcer) copy(v *view, k clientKey, now time.Duration) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if now < j.next {
+		j.early++
+	}
 	j.next = now + copyEvery
 	if changed {
 		j.times, j.to = 0, j.to[:0]

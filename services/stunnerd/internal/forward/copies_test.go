@@ -98,7 +98,38 @@ func TestHomesHaveCopies(t *testing.T) {
 	})
 }
 
-// a home gets at most one copy a second of a session that changes, and none of an unchanged one.
+// the homes have each of the first changes of a session at once, because its pod may be lost a moment later. So it
+// is again after a second without a change.
+func TestFirstChangesAreCopiedAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		nodes := n.cluster(4)
+		owner := nodes[0]
+		c := away(owner, nodes, 0)
+		k := keyFor(t, c)
+		owner.call(c)
+		for i := range 2 * earlyCopies {
+			if i == earlyCopies {
+				time.Sleep(2 * copyEvery)
+			}
+			time.Sleep(2 * pingEvery)
+			owner.sessions.mu.Lock()
+			owner.sessions.versions[c] = Version{Session: [12]byte{1, 2, 3}, Generation: uint32(i + 1)}
+			owner.sessions.mu.Unlock()
+			owner.Changed(c)
+			time.Sleep(2 * pingEvery)
+			settle()
+			for _, h := range homesOf(c, nodes) {
+				want := fmt.Sprintf("record %d ", i+1)
+				if s := h.index.copies[k]; s == nil || !strings.HasPrefix(string(s.record), want) {
+					t.Errorf("%s has %+v after change %d", h.name, s, i+1)
+				}
+			}
+		}
+	})
+}
+
+// a home gets at most one copy a second of a session that keeps changing, after the first changes, and none of an
+// unchanged one.
 func TestCopiesAreCoalesced(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
@@ -121,7 +152,7 @@ func TestCopiesAreCoalesced(t *testing.T) {
 			return sum
 		}
 		got := count() // a copy for each home, and its confirmation
-		if most := 2 * (seconds + 1); got["true"] > most || got["true"] < most-4 || got["false"] > most {
+		if most := 2 * (seconds + 1 + earlyCopies); got["true"] > most || got["true"] < most-4 || got["false"] > most {
 			t.Errorf("frames of the owner (true) and the homes: %v, want up to %d of each", got, most)
 		}
 		time.Sleep(20 * time.Second)

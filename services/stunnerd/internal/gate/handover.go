@@ -96,6 +96,15 @@ func (d *Departure) Stay() {
 	d.flow.setLeaving(false)
 }
 
+// Ended returns an error if the session has ended since Depart, for example because the operator has ended it. The other
+// pod must then not become the owner.
+func (d *Departure) Ended() error {
+	if d.flow.relay.Closed() {
+		return errEnded
+	}
+	return nil
+}
+
 // Socket returns the relay socket of the session.
 func (d *Departure) Socket() relay.Socket { return d.flow.relay.Socket() }
 

@@ -10,7 +10,9 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
 // adopters returns two pods that see the addresses of clients. The datagrams of clients arrive at the UDP listener of
@@ -286,5 +288,29 @@ func TestFormerCredentialAtAFreshPod(t *testing.T) {
 				t.Errorf("at the fresh pod until %s, want %s", fresh.former[0].Until, owner.former[0].Until)
 			}
 		})
+	}
+}
+
+// a session that the operator ends while it is offered to another pod ends there too.
+func TestSessionThatEndsDuringItsMove(t *testing.T) {
+	both := adopters(t)
+	owner, other := both[0], both[1]
+	dialMobile(t, owner, "udp")
+	at := forward.Client{Addr: owner.Sessions().List()[0].Client.Addr(), Port: uint16(other.port("udp"))}
+	offer := func(c forward.Client, record []byte, asked datagram.Source) (forward.ReturnPath, error) {
+		to, err := owner.forwarder.HandOver(c, record, asked)
+		if n := other.table.Len(); err != nil || n != 1 {
+			t.Errorf("the other pod has %d sessions: %v", n, err)
+		}
+		owner.EndSessions(func(*session.Session) bool { return true })
+		return to, err
+	}
+	offered, err := owner.move(at, owner.movable(at.Port), nil, false, offer)
+	if offered || err == nil {
+		t.Errorf("moved: %t, %v", offered, err)
+	}
+	within(t, "no pod has the session", func() bool { return owner.table.Len()+other.table.Len() == 0 })
+	if n := other.meter.SessionsTaken.Load(); n != 0 || owner.HandedSockets() != 0 {
+		t.Errorf("%d sessions taken, %d sockets", n, owner.HandedSockets())
 	}
 }

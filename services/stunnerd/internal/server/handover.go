@@ -168,6 +168,9 @@ func (s *Server) move(
 		d.Stay()
 		return true, err
 	}
+	if err = d.Ended(); err != nil { // the other pod drops the session, because nothing confirms it
+		return false, err
+	}
 	h := &s.handedOver
 	h.mu.Lock()
 	if earlier, ok := h.sockets[c]; ok { // the session has moved here and away again

@@ -21,6 +21,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/harness"
+	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
@@ -132,7 +133,7 @@ func TestSessionsThatCannotContinueAreCounted(t *testing.T) {
 		t.Errorf("%v sessions counted as dropped because of a taken port", n)
 	}
 	d.kill()
-	d.config.Listeners[0].Port = newDataplane(t).config.Listeners[0].Port
+	d.config.Listeners[0].Name += "-other"
 	d.write(d.config)
 	if err := os.Remove(filepath.Join(dir, "last-good.json")); err != nil {
 		t.Fatal(err)
@@ -142,7 +143,43 @@ func TestSessionsThatCannotContinueAreCounted(t *testing.T) {
 		t.Errorf("%v sessions counted as dropped without a listener", n)
 	}
 	d.await("no session is restored", d.sessions(0))
-	d.allocated(10)
+}
+
+// The sessions on a port that their listener has left continue there at the next process, until the last one ends. If
+// another listener has the port, they are dropped.
+func TestSessionsOnAFormerPortContinue(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	state := []string{"--state-dir", dir}
+	d := running(t, state...)
+	all := d.newSessions(5)
+	former := d.config.Listeners[0].Port
+	moved := func(change func(next *config.Config)) {
+		t.Helper()
+		d.kill()
+		d.config = d.changed(change)
+		d.write(d.config)
+		if err := os.Remove(filepath.Join(dir, "last-good.json")); err != nil {
+			t.Fatal(err)
+		}
+		d.again(state...)
+	}
+	for range 2 {
+		port := harnesstest.Port(t)
+		moved(func(next *config.Config) { next.Listeners[0].Port = port })
+		d.continues(all...)
+		d.allocated(10)
+	}
+	d.must(all[0].Client, stun.MethodRefresh, ask.Lifetime(0))
+	moved(func(next *config.Config) {
+		other := next.Listeners[0]
+		other.Name, other.Port = other.Name+"-other", former
+		next.Listeners = append(next.Listeners, other)
+	})
+	if n := d.metric("stunner_sessions_dropped_total", "no_listener"); n != float64(len(all)-1) {
+		t.Errorf("%v sessions counted as dropped because another listener has their port", n)
+	}
+	d.unknown(all[1].Client)
 }
 
 // The session of a user who was revoked while no process ran is not restored. If the next process starts with its last good

@@ -77,7 +77,7 @@ var words = [reasonCount]string{
 	Unsent:                "sending a frame to another pod of the Gateway failed",
 	Unlisted:              "the list of clients with a session in other pods, or of those to announce, is full",
 	PortTaken:             "the relay port of the session is in use, or outside of --relay-ports",
-	NoListener:            "the config has no UDP listener with the name and port of the session",
+	NoListener:            "the config has no UDP listener with the name of the session, or the port of the session is in use",
 	Expired:               "the lifetime of the session was over before its listener was open",
 	Revoked:               "the credential of the session is revoked",
 	Failed:                "the allocation of the session could not be started",

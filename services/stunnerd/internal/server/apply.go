@@ -31,6 +31,7 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	opened, failed := s.open(slices.Concat(plan.Start, plan.Replace), next, views)
 	s.update(next, views, failed)
 	s.replace(opened)
+	s.openFormerPorts(next, views)
 	s.stopRemoved(next)
 	return plan, s.commit(next, failed)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/journal"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
@@ -82,6 +83,31 @@ func (s *Server) restored(at savedAt, took time.Duration) {
 	if len(s.restoring.saved[at]) > 0 {
 		delete(s.restoring.saved, at)
 		s.restoring.took += took
+	}
+}
+
+// openFormerPorts opens the ports that listeners of the config have left while they had the saved sessions. As in the
+// previous process, the sessions continue there, and the port is closed after the last one. If another listener of the
+// config has the port, or it cannot be opened, dropSaved drops the sessions. The caller holds mu.
+func (s *Server) openFormerPorts(next config.Config, views map[string]*cluster.View) {
+	for at := range s.restoring.saved {
+		current := s.listeners[at.listener]
+		i := slices.IndexFunc(next.Listeners, func(l config.Listener) bool { return l.Name == at.listener })
+		if current == nil || i < 0 || savedOf(next.Listeners[i]) == at {
+			continue
+		}
+		l := next.Listeners[i]
+		l.Protocol, l.Port = config.TURNUDP, at.port
+		if slices.ContainsFunc(next.Listeners, func(o config.Listener) bool { return socketOf(o) == socketOf(l) }) {
+			continue
+		}
+		g, err := s.openOne(l, s.policy(next, l), views[l.Name])
+		if err != nil {
+			s.opt.Log.Debug("cannot open the former port of a listener", "listener", l.Name, "port", l.Port, "error", err)
+			continue
+		}
+		current.earlier = append(current.earlier, g)
+		s.retire(g)
 	}
 }
 

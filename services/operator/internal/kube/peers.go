@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"crypto/tls"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -59,9 +60,13 @@ func (p *peerReplicas) update(endpoints []*discoveryv1.EndpointSlice) {
 	p.changed(urls)
 }
 
-// addressesOf returns the sorted addresses HOST:PORT of the other replicas. Endpoints that are not ready are included,
-// because they may still have reports. Endpoints without an IP address are skipped.
+// addressesOf returns the sorted addresses HOST:PORT of the other replicas, one for each. Endpoints that are not ready are
+// included, because they may still have reports. Endpoints without an IP address are skipped. A dual-stack Service has
+// an endpoint of each pod in the EndpointSlices of both families; the one with the family of this replica's address is
+// preferred.
 func addressesOf(all []*discoveryv1.EndpointSlice, own string) (addresses []string) {
+	byPod, self := map[string]string{}, ""
+	ownFamily := net.ParseIP(own).To4() != nil
 	for _, s := range all {
 		for _, port := range s.Ports {
 			if port.Port == nil || port.Name != nil && *port.Name != "" && *port.Name != discoveryPort {
@@ -69,14 +74,19 @@ func addressesOf(all []*discoveryv1.EndpointSlice, own string) (addresses []stri
 			}
 			for _, e := range s.Endpoints {
 				// all addresses of an endpoint belong to one pod
-				for _, address := range e.Addresses[:min(1, len(e.Addresses))] {
-					if net.ParseIP(address) != nil && address != own {
-						addresses = append(addresses, net.JoinHostPort(address, strconv.Itoa(int(*port.Port))))
-					}
+				if len(e.Addresses) == 0 || net.ParseIP(e.Addresses[0]) == nil {
+					continue
+				}
+				pod, address := podOf(e), e.Addresses[0]
+				if address == own {
+					self = pod
+				}
+				if byPod[pod] == "" || (net.ParseIP(address).To4() != nil) == ownFamily {
+					byPod[pod] = net.JoinHostPort(address, strconv.Itoa(int(*port.Port)))
 				}
 			}
 		}
 	}
-	slices.Sort(addresses)
-	return slices.Compact(addresses)
+	delete(byPod, self)
+	return slices.Sorted(maps.Values(byPod))
 }

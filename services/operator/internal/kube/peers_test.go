@@ -1,9 +1,11 @@
 package kube
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +17,15 @@ func TestPeersAreTheOtherEndpoints(t *testing.T) {
 		s := &discoveryv1.EndpointSlice{Ports: []discoveryv1.EndpointPort{{Port: new(port)}, {}}}
 		for _, a := range addresses {
 			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: a})
+		}
+		return s
+	}
+	pods := func(addresses ...string) *discoveryv1.EndpointSlice {
+		s := slice(1)
+		for i, a := range addresses {
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{a}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: fmt.Sprint("operator-", i)},
+			})
 		}
 		return s
 	}
@@ -41,6 +52,14 @@ func TestPeersAreTheOtherEndpoints(t *testing.T) {
 		}}, []string{"10.0.0.2:13478"}},
 		"two addresses": {
 			[]*discoveryv1.EndpointSlice{slice(1, []string{"10.0.0.2", "10.0.0.4"}, nil)}, []string{"10.0.0.2:1"},
+		},
+		"both families": {
+			[]*discoveryv1.EndpointSlice{pods("2001:db8::1", "2001:db8::2"), pods("10.0.0.1", "10.0.0.2")},
+			[]string{"10.0.0.2:1"},
+		},
+		"both families, the other first": {
+			[]*discoveryv1.EndpointSlice{pods("10.0.0.1", "10.0.0.2"), pods("2001:db8::1", "2001:db8::2")},
+			[]string{"10.0.0.2:1"},
 		},
 	} {
 		if got := addressesOf(c.slices, "10.0.0.1"); !slices.Equal(got, c.want) {

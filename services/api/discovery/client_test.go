@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -260,14 +261,17 @@ func TestOneRefusalDoesNotRepeatTheOthers(t *testing.T) {
 	a, b := sample("media/a", "r"), sample("media/b", "r")
 	bad := a.Clone()
 	bad.Listeners[0].Port = 0
+	later := bytes.Replace(a.Canonical(), []byte(`"version":"v1"`), []byte(`"version":"v9"`), 1)
 	for _, frame := range []config.Config{a, b} {
 		w.receive(frame.Canonical(), "")
 		w.events.pop()
 	}
-	w.receive(bad.Canonical(), "")
-	w.receive(b.Canonical(), "")
-	if e, _ := w.events.pop(); e.ID != "media/a" || !errors.Is(e.Err, ErrRejected) {
-		t.Errorf("refusal %+v", e)
+	for _, frame := range [][]byte{later, bad.Canonical()} {
+		w.receive(frame, "")
+		w.receive(b.Canonical(), "")
+		if e, _ := w.events.pop(); e.ID != "media/a" || !errors.Is(e.Err, ErrRejected) {
+			t.Errorf("refusal %+v", e)
+		}
 	}
 	w.receive(a.Canonical(), "")
 	w.receive(b.Canonical(), "")

@@ -158,11 +158,13 @@ func (w *watch) run(ctx context.Context, out chan<- Event) {
 }
 
 // read parses and validates a config. A config that can be parsed but is invalid is returned with the error, because
-// the caller needs its name.
+// the caller needs its name. Of a JSON document that cannot be parsed, such as one of a later version, only the name is
+// returned.
 func read(data []byte, lookup func(name string) string) (config.Config, []string, error) {
 	c, unknown, err := config.ParseWith(data, lookup)
 	if err != nil {
-		return config.Config{}, nil, err
+		name, _ := nameOf(data) // the error says what is wrong with the document
+		return config.Config{Admin: config.Admin{Name: name}}, nil, err
 	}
 	if err := c.Validate(); err != nil {
 		return c, nil, fmt.Errorf("validate config %.200s: %w", c.Admin.Name, err)
@@ -181,16 +183,22 @@ func split(data []byte, want selector) [][]byte {
 	}
 	var documents [][]byte
 	for _, item := range envelope.Items {
-		var head struct {
-			Admin struct {
-				Name string `json:"name"`
-			} `json:"admin"`
-		}
-		if err := json.Unmarshal(item, &head); err != nil || want.matches(head.Admin.Name) {
+		if name, err := nameOf(item); err != nil || want.matches(name) {
 			documents = append(documents, item)
 		}
 	}
 	return documents
+}
+
+// nameOf returns the name of the config in a JSON document.
+func nameOf(document []byte) (string, error) {
+	var head struct {
+		Admin struct {
+			Name string `json:"name"`
+		} `json:"admin"`
+	}
+	err := json.Unmarshal(document, &head)
+	return head.Admin.Name, err
 }
 
 // readAll parses one config or a list of configs. It returns the valid configs, and the errors of the others.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -37,8 +38,8 @@ type snapshot struct {
 	problem   string                 // why the directory is not ready
 	// list reports whether the source has sent all configs; nil if the source does not report it.
 	list *discovery.List
-	// unusable says why a config was not used: its secrets are hidden, or it was rejected; "" if there was none.
-	unusable string
+	// unusable says by id why a config was not used: its secrets are hidden, or it was rejected. It is never changed.
+	unusable map[string]string
 }
 
 // NewDirectory returns an empty directory.
@@ -115,8 +116,8 @@ func (d *Directory) Synced() error {
 		return nil
 	case s.contacted.IsZero():
 		return errors.New("config discovery has not answered yet")
-	case s.unusable != "":
-		return errors.New(s.unusable)
+	case len(s.unusable) > 0:
+		return errors.New(s.unusable[slices.Min(slices.Collect(maps.Keys(s.unusable)))])
 	case s.list != nil && !s.list.Complete:
 		return errors.New("config discovery has not sent all gateways yet")
 	case s.list != nil && s.list.Unpublished > 0:
@@ -184,7 +185,7 @@ func (d *Directory) Apply(e discovery.Event) {
 	case e.Err != nil && !errors.Is(e.Err, discovery.ErrRejected):
 		d.disconnect(&next, e.Err)
 	case e.Err != nil:
-		next.unusable = fmt.Sprintf("the config of gateway %q is rejected: see the log", e.ID)
+		next.setUnusable(e.ID, fmt.Sprintf("the config of gateway %q is rejected: see the log", e.ID))
 		d.log.Warn("keep last good config of gateway", "gateway", e.ID, "error", e.Err)
 	case e.Connected:
 		next.connect(d.now())
@@ -196,6 +197,7 @@ func (d *Directory) Apply(e discovery.Event) {
 	case e.Deleted:
 		d.log.Info("gateway deleted", "gateway", e.ID)
 		next.remove(e.ID)
+		next.setUnusable(e.ID, "")
 	default:
 		d.update(&next, e)
 	}
@@ -252,13 +254,14 @@ func (d *Directory) update(next *snapshot, e discovery.Event) {
 	g.Cluster, g.Revision = d.cluster, e.Revision
 	if !g.STUNOnly && g.Authority.SharedSecret == "" && g.Authority.Username == "" {
 		next.problem = "config discovery hides the secrets of gateways: give the service a token with --discovery-token-file"
-		next.unusable = next.problem
+		next.setUnusable(e.ID, next.problem)
 		d.log.Error("keep last config of gateway: "+next.problem, "gateway", e.ID)
 		return
 	}
 	d.log.Info("gateway config received", "gateway", e.ID, "config", e.Config)
 	g.Idle = next.list != nil && slices.Contains(next.list.Idle, g.ID())
 	next.put(g)
+	next.setUnusable(e.ID, "")
 	next.ready, next.changed = true, d.now()
 }
 
@@ -276,6 +279,20 @@ func (s *snapshot) remove(id string) {
 	if i, ok := s.find(id); ok {
 		s.replace(slices.Delete(slices.Clone(s.gateways), i, i+1))
 	}
+}
+
+// setUnusable sets why the config of a gateway is not used; "" if it is used, or deleted. It changes a copy, because
+// readers of the previous snapshot use the map.
+func (s *snapshot) setUnusable(id, why string) {
+	s.unusable = maps.Clone(s.unusable)
+	if why == "" {
+		delete(s.unusable, id)
+		return
+	}
+	if s.unusable == nil {
+		s.unusable = map[string]string{}
+	}
+	s.unusable[id] = why
 }
 
 func (s *snapshot) put(g *Gateway) {

@@ -163,6 +163,10 @@ func TestServiceWithoutConfigsIsNotReady(t *testing.T) {
 	complete := func(unpublished int) discovery.Event {
 		return discovery.Event{List: &discovery.List{Complete: true, Unpublished: unpublished}}
 	}
+	rejected := func(id string) discovery.Event {
+		return discovery.Event{ID: id, Err: fmt.Errorf("%w: type", discovery.ErrRejected)}
+	}
+	gone := func(id string) discovery.Event { return discovery.Event{ID: id, Deleted: true} }
 	connected := discovery.Event{Connected: true, List: &discovery.List{}}
 	for name, row := range map[string]struct {
 		events []discovery.Event
@@ -181,8 +185,18 @@ func TestServiceWithoutConfigsIsNotReady(t *testing.T) {
 			[]discovery.Event{connected, {ID: "media/oslo", Config: oslo().Redacted()}, complete(0)}, "--discovery-token-file",
 		},
 		"a config of a later release": {
-			[]discovery.Event{connected, {ID: "media/oslo", Err: fmt.Errorf("%w: type", discovery.ErrRejected)}, complete(0)},
+			[]discovery.Event{connected, rejected("media/oslo"), complete(0)},
 			`the config of gateway "media/oslo" is rejected`,
+		},
+		"hidden secrets of a deleted gateway": {
+			[]discovery.Event{connected, {ID: "media/oslo", Config: oslo().Redacted()}, complete(0), gone("media/oslo")}, "",
+		},
+		"a rejected config of a deleted gateway": {
+			[]discovery.Event{connected, rejected("media/oslo"), complete(0), gone("media/oslo")}, "",
+		},
+		"one of two rejected configs is deleted": {
+			[]discovery.Event{connected, rejected("media/oslo"), rejected("media/rome"), complete(0), gone("media/oslo")},
+			`the config of gateway "media/rome" is rejected`,
 		},
 	} {
 		c := &clock{now: time.Unix(1_900_000_000, 0)}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -40,8 +41,8 @@ type desired struct {
 	// standby is the config for pods that start while the operator is down, and for an operator that starts while there
 	// is a problem; nil if no config is published.
 	standby *config.Config
-	// frozen means that no new config is published because of a problem, so objects and standby stay as they were
-	// before.
+	// frozen means that no new config is published because of a problem, so objects stay as they were before. Of standby,
+	// only the revocations change.
 	frozen bool
 	// skeleton are the Services and workloads of a Gateway whose new config is not published because of a problem. They
 	// are recreated if they were deleted, see translate.Result.Skeleton.
@@ -53,8 +54,12 @@ func (d desired) all(ref translate.ObjectRef, keys *standbyKeys) []resource.Obje
 	if d.standby == nil {
 		return d.objects
 	}
-	standby := manifest.Standby(ref.NamespacedName, d.uid, *d.standby, keys.forNew())
-	return append([]resource.Object{standby}, d.objects...)
+	return append([]resource.Object{d.standbySecret(ref, keys)}, d.objects...)
+}
+
+// standbySecret returns the standby Secret of a Gateway with a published config.
+func (d desired) standbySecret(ref translate.ObjectRef, keys *standbyKeys) *corev1.Secret {
+	return manifest.Standby(ref.NamespacedName, d.uid, *d.standby, keys.forNew())
 }
 
 // withoutEndpoints returns a copy of the desired state without the endpoints in the standby config. Changes of

@@ -530,7 +530,7 @@ func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, handedO
 	want.notes = condition.Messages(r.Notes)
 	switch published := l.published.current(ref.NamespacedName); {
 	case r.Decision != translate.Served || published == nil:
-		want.skeleton = r.Skeleton
+		want.skeleton, want.standby = r.Skeleton, published // revocations may have been added to it
 	default:
 		want.objects, want.complete, want.keepReplicas = r.ObjectsWith(published), true, r.KeepReplicas
 		want.takeOver, want.standby = r.TakeOver, published

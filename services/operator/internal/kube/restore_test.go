@@ -20,6 +20,7 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
 var testKey = []byte("key of standby Secrets")
@@ -227,6 +228,28 @@ func TestHeldListenerSurvivesARestart(t *testing.T) {
 	for name, l := range map[string]*loop{"running": running, "restarted": l} {
 		if got := l.view.Gateway(gatewayKey); got == nil || len(l.published.missing) > 0 {
 			t.Errorf("%s: missing %v", name, l.published.missing)
+		}
+	}
+}
+
+// A revocation that arrives while a mistake keeps the published config in force is also in the standby Secret, from which
+// the next operator and new pods take the config.
+func TestRevocationAtAHeldGatewayIsStored(t *testing.T) {
+	objects := withUID(collision())
+	good := startWith(t, objects...).published.current(gatewayKey)
+	running := startWith(t, objects...)
+	running.applyAll([]objectChange{{object: objects[1], deleted: true}}, &task{})
+	restarted := afterAMistake(t, &bytes.Buffer{}, func(l *loop) { l.standbyOf(t, standbySecret(t, *good)) })
+	for name, l := range map[string]*loop{"running": running, "restarted": restarted} {
+		at := metav1.Now()
+		l.applyAll([]objectChange{{object: &stunnerv1.Revocation{
+			ObjectMeta: metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: "ada", CreationTimestamp: at},
+			Spec:       stunnerv1.RevocationSpec{User: "ada"},
+		}}}, &task{})
+		published := l.published.current(gatewayKey)
+		stored := l.writer.desired[translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: gatewayKey}].standby
+		if len(published.Auth.Revocations) != 1 || stored == nil || stored.Revision() != published.Revision() {
+			t.Errorf("%s: %v is published, %v is stored", name, published, stored)
 		}
 	}
 }

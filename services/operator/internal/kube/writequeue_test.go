@@ -18,6 +18,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
@@ -373,6 +374,22 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 		e.wants(desired{}) // the next operator publishes the config in the Secret
 		time.Sleep(time.Second)
 		wrote("the config is frozen", 1)
+
+		revoked := *e.writer.desired[e.unit].standby
+		revokes := func(when, user string) {
+			t.Helper()
+			revoked.Auth.Revocations = []credential.Revocation{{User: user, Until: 1_900_000_000}}
+			c := revoked
+			e.wants(desired{standby: &c})
+			time.Sleep(time.Second)
+			wrote(when, 1)
+			if got, _, err := config.Unpack(secret().Data[manifest.StandbyDataKey]); err != nil || got.Revision() != c.Revision() {
+				t.Errorf("%s: the Secret has %v, %v", when, got, err)
+			}
+		}
+		revokes("a revocation while the config is frozen", "ada")
+		delete(e.writer.desired, e.unit) // as after a restart
+		revokes("a revocation while the config is restored", "bob")
 
 		e.writer.setStandbyKeys([][]byte{[]byte("new"), []byte("old")})
 		time.Sleep(standbyPause)

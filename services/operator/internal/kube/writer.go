@@ -68,7 +68,7 @@ func (w *writer) set(ref translate.ObjectRef, want desired) {
 		w.rejections.set(ref, rejections{})
 	}
 	if want.ours && !want.complete && before.uid == want.uid { // no new config, so the previous objects stay desired
-		want.objects, want.complete, want.standby = before.objects, before.complete, before.standby
+		want.objects, want.complete, want.standby = before.objects, before.complete, cmp.Or(want.standby, before.standby)
 		want.keepReplicas, want.takeOver, want.frozen = before.keepReplicas, before.takeOver, before.complete
 	}
 	if known && reflect.DeepEqual(before, want) {
@@ -277,7 +277,15 @@ func (w *writer) write(ctx context.Context, ref translate.ObjectRef) error {
 // translation loop.
 func (w *writer) writeObjects(ctx context.Context, ref translate.ObjectRef, want desired) (rejected bool, err error) {
 	if !want.complete {
-		return false, w.objects.restore(ctx, ref.NamespacedName, want.skeleton)
+		err := w.objects.restore(ctx, ref.NamespacedName, want.skeleton)
+		if want.standby == nil {
+			return false, err
+		}
+		// The config was restored after a restart, and revocations may have been added to it.
+		if secret := want.standbySecret(ref, w.objects.standbyKeys); !w.postpones(ctx, ref, want, secret) {
+			err = errors.Join(err, w.objects.apply(ctx, secret, want))
+		}
+		return false, err
 	}
 	w.mu.Lock()
 	before := w.rejections.of[ref]

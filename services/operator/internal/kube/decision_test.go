@@ -4,10 +4,15 @@ import (
 	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -117,6 +122,68 @@ func TestTheLoopActsOnTheDecision(t *testing.T) {
 		check("restarted with a standby Secret", l, effect.published, effect.restartObjects, false, false)
 		if now := l.published.current(gatewayKey); now != nil && now.Revision() != published.Revision() {
 			t.Errorf("%s: restored %+v, want %+v", name, now, published)
+		}
+	}
+}
+
+// A Gateway that is deleted and created again inherits nothing from the former Gateway of its name, also if the watch
+// delivers both as one change.
+func TestGatewayCreatedAgainInheritsNothing(t *testing.T) {
+	again := edited(func(g *gwapiv1.Gateway) { g.UID, g.ResourceVersion = "again", "2" })
+	for name, change := range map[string]func(objects []resource.Object) []resource.Object{
+		"as it was": again,
+		"the config is missing": func(all []resource.Object) []resource.Object {
+			return withoutKind[*stunnerv1.GatewayConfig](again(all))
+		},
+		"its listener is invalid": func(all []resource.Object) []resource.Object {
+			return edited(func(g *gwapiv1.Gateway) { g.Spec.Listeners[0].Protocol = "TURN-UPD" })(again(all))
+		},
+		"it is too large": func(all []resource.Object) []resource.Object {
+			return edited(func(g *gwapiv1.Gateway) {
+				g.Annotations = map[string]string{resource.UnreadAnnotation: "a", resource.EmptyAnnotation: "a"}
+				g.Spec = gwapiv1.GatewaySpec{}
+			})(again(all))
+		},
+	} {
+		l, fresh := startWith(t, withUID(collision())...), startWith(t)
+		for _, o := range withUID(collision()) {
+			if kept := func(other resource.Object) bool { return idOf(other) == idOf(o) }; !slices.ContainsFunc(change(collision()), kept) {
+				l.applyAll([]objectChange{{object: o, deleted: true}}, &task{})
+			}
+		}
+		var changes []objectChange
+		for _, o := range change(collision()) {
+			changes = append(changes, objectChange{object: o})
+		}
+		l.applyAll(changes, &task{})
+		fresh.applyAll(changes, &task{})
+		got, want := l.published.current(gatewayKey), fresh.published.current(gatewayKey)
+		if (got == nil) != (want == nil) || got != nil && got.Revision() != want.Revision() {
+			t.Errorf("%s: %v is published, want %v", name, got, want)
+		}
+		ref := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: gatewayKey}
+		if now, first := l.writer.desired[ref], fresh.writer.desired[ref]; now.uid != first.uid || now.complete != first.complete {
+			t.Errorf("%s: objects %t for %q, want %t for %q", name, now.complete, now.uid, first.complete, first.uid)
+		}
+	}
+}
+
+// The listeners that an earlier operator process has published are those of the Gateway, and not of a former one of its
+// name.
+func TestPreviousListenersAreOfTheGateway(t *testing.T) {
+	gw := withUID(collision())[3].(*gwapiv1.Gateway)
+	published := *startWith(t, withUID(collision())...).published.current(gatewayKey)
+	shown := manifest.ConfigMap(manifest.OwnerOf(gw, nil), published, "")
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: gw.Namespace, Name: gw.Name, OwnerReferences: shown.OwnerReferences,
+	}}
+	service.Spec.Ports = []corev1.ServicePort{{Name: "former"}}
+	for name, objects := range map[string][]client.Object{"ConfigMap": {shown}, "Service": {service}} {
+		cached := fake.NewClientBuilder().WithObjects(objects...).Build()
+		again := gw.DeepCopy()
+		again.UID = "again"
+		if of, former := previousListeners(t.Context(), cached, gw), previousListeners(t.Context(), cached, again); len(of) != 1 || len(former) > 0 {
+			t.Errorf("%s: %q of its Gateway, %q of another", name, of, former)
 		}
 	}
 }

@@ -205,6 +205,9 @@ func (l *loop) observeUnread(c objectChange, affected map[translate.ObjectRef]st
 		return nil
 	}
 	before := ref.Object(l.view)
+	if before != nil && before.GetUID() != c.object.GetUID() {
+		before = nil // another object of the same name
+	}
 	if before != nil && before.GetResourceVersion() == c.object.GetResourceVersion() && resource.Unread(before) == "" {
 		return nil // it was read in the meantime
 	}
@@ -236,6 +239,9 @@ func (l *loop) observeTranslated(
 		affected[ref] = struct{}{}
 	}
 	before := ref.Object(l.view)
+	if ref.Kind == translate.KindGateway && before != nil && before.GetUID() != o.GetUID() {
+		l.end(ref.NamespacedName) // it was deleted and created again, and the watch delivered one change
+	}
 	changed := l.view.Put(o)
 	if before != nil && len(changed) == 0 {
 		l.writer.setVersion(ref, before.GetResourceVersion(), o.GetResourceVersion())
@@ -509,13 +515,18 @@ func (l *loop) serve(key types.NamespacedName, r *translate.Result, restored *co
 	case r.Revoked != nil:
 		l.published.publish(key, *r.Revoked)
 	case r.Decision.Ends():
-		l.rollouts.forwarding.removeGateway(key)
-		delete(l.unusable, key)
-		return l.published.withdraw(key) && r.Decision == translate.Foreign
+		return l.end(key) && r.Decision == translate.Foreign
 	case restored != nil:
 		l.published.publish(key, *restored)
 	}
 	return false
+}
+
+// end forgets a Gateway that was deleted or belongs to another controller. It reports whether a config was published.
+func (l *loop) end(key types.NamespacedName) (published bool) {
+	l.rollouts.forwarding.removeGateway(key)
+	delete(l.unusable, key)
+	return l.published.withdraw(key)
 }
 
 // desiredOf returns the desired state that results from a translation. If handedOver is true, the Gateway now belongs

@@ -169,7 +169,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	l.writer.objects.installation = p.Namespace
 	l.others = newInstallations(p.Settings, k.cached, k.direct, l)
 	l.published.previous = func(gateway types.NamespacedName) []string {
-		return previousListeners(ctx, k.cached, gateway)
+		return previousListeners(ctx, k.cached, l.view.Gateway(gateway))
 	}
 	l.published.standby = func(gateway types.NamespacedName) *corev1.Secret {
 		return cachedStandby(ctx, k.cached, gateway)

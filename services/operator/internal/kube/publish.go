@@ -8,12 +8,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
@@ -47,21 +50,25 @@ func newPublisher(server *discovery.Server, r *rollouts, m *meters, log *slog.Lo
 }
 
 // previousListeners returns the names of the listeners in the ConfigMap of a Gateway. Without a ConfigMap, it returns
-// the names of the ports of the Service that the operator of the existing STUNner created.
-func previousListeners(ctx context.Context, cached client.Reader, gateway types.NamespacedName) (names []string) {
+// the names of the ports of the Service that the operator of the existing STUNner created. Objects of a deleted Gateway
+// with the same name exist until they are garbage-collected, and are left out.
+func previousListeners(ctx context.Context, cached client.Reader, gw *gwapiv1.Gateway) (names []string) {
+	key := resource.KeyOf(gw)
+	owned := func(o client.Object) bool {
+		return slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
+			return r.Kind == resource.KindGateway && r.UID == gw.UID
+		})
+	}
 	m := &corev1.ConfigMap{}
-	if err := cached.Get(ctx, gateway, m); err == nil {
+	if err := cached.Get(ctx, key, m); err == nil && owned(m) {
 		return listenerNames(m.Data[manifest.ConfigMapKey])
 	}
 	svc := &corev1.Service{}
-	if err := cached.Get(ctx, gateway, svc); err != nil || svc.Annotations[appliedAnnotation] != "" {
-		return nil
-	}
-	if owner, owned := ownerOf(svc); !owned || owner.Name != gateway.Name {
+	if err := cached.Get(ctx, key, svc); err != nil || svc.Annotations[appliedAnnotation] != "" || !owned(svc) {
 		return nil
 	}
 	for _, port := range svc.Spec.Ports {
-		names = append(names, gateway.String()+"/"+port.Name)
+		names = append(names, key.String()+"/"+port.Name)
 	}
 	return names
 }

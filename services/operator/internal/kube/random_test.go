@@ -57,7 +57,7 @@ func reconcile(t *testing.T, c client.Client, s *runtime.Scheme) (writes int) {
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, log)
 	l.secrets, l.writer = newSecretFetcher(c, l.inbox, l.intake, log), newWriter(c, c, s, l.inbox, m, l.tasks, log)
 	l.published.previous = func(gateway types.NamespacedName) []string {
-		return previousListeners(t.Context(), c, gateway)
+		return previousListeners(t.Context(), c, l.view.Gateway(gateway))
 	}
 	l.published.standby = func(gateway types.NamespacedName) *corev1.Secret { return cachedStandby(t.Context(), c, gateway) }
 	l.writer.setStandbyKeys([][]byte{nil})

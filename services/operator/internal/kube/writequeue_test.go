@@ -397,6 +397,15 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 		e.writer.setStandbyKeys([][]byte{[]byte("new")})
 		time.Sleep(standbyPause)
 		wrote("only the key of new Secrets is left", 0)
+
+		for _, endpoint := range []string{"10.0.0.6", "10.0.0.7"} {
+			wants(endpoint, "b")
+			time.Sleep(time.Second)
+		}
 		ends()
+		e.writer.set(e.unit, desired{ours: true, uid: "created again"})
+		if wait := e.writer.queue.standbyWait(e.unit); wait != 0 {
+			t.Errorf("a Gateway without a config is to be written again after %s", wait)
+		}
 	})
 }

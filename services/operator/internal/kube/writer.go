@@ -66,6 +66,7 @@ func (w *writer) set(ref translate.ObjectRef, want desired) {
 	}
 	if before.uid != want.uid {
 		w.rejections.set(ref, rejections{})
+		delete(w.queue.progress, ref)
 	}
 	if want.ours && !want.complete && before.uid == want.uid { // no new config, so the previous objects stay desired
 		want.objects, want.complete, want.standby = before.objects, before.complete, cmp.Or(want.standby, before.standby)

@@ -148,7 +148,7 @@ func (r *reader) readCluster(ctx context.Context) error {
 			all.Go(func() error { r.read(ctx, k, namespace); return nil })
 		}
 	}
-	operator := cmp.Or(r.s.OperatorNamespace, connect.DefaultOperatorNamespace)
+	operator := r.s.OperatorNamespace
 	if r.Installation && !gateways[operator] {
 		for _, k := range diagnose.OperatorKinds {
 			if !backends[operator] || k.Kind == "Pod" {
@@ -242,9 +242,6 @@ func (r *reader) in(k diagnose.Kind, namespace string) dynamic.ResourceInterface
 	return r.cluster.Dynamic.Resource(k.GroupVersionResource).Namespace(namespace)
 }
 
-// ownPods is the selector of the pods of Gateways, of the operator and of the auth service.
-const ownPods = "app in (stunner, stunner-operator, stunner-auth)"
-
 func (r *reader) list(
 	ctx context.Context,
 	k diagnose.Kind,
@@ -252,7 +249,7 @@ func (r *reader) list(
 ) (items []unstructured.Unstructured, err error) {
 	var options metav1.ListOptions
 	if k.Kind == "Pod" {
-		options.LabelSelector = ownPods
+		options.LabelSelector = fmt.Sprintf("app in (stunner, %s, %s)", r.s.OperatorApp, r.s.AuthApp)
 	}
 	from := r.in(k, namespace)
 	pages := pager.New(
@@ -353,22 +350,12 @@ func (r *reader) clock(of string, at, sent time.Time) {
 	slices.SortFunc(r.s.Clocks, func(a, b diagnose.Clock) int { return cmp.Compare(a.Of, b.Of) })
 }
 
-// findOperator finds the namespace of the operator, if it is not given and the user may list pods.
+// findOperator finds the names of the installation.
 func (r *reader) findOperator(ctx context.Context) {
-	if r.OperatorNamespace != "" {
-		return
-	}
-	for _, namespace := range []string{connect.DefaultOperatorNamespace, metav1.NamespaceAll} {
-		pods, err := r.cluster.Client.CoreV1().
-			Pods(namespace).
-			List(ctx, metav1.ListOptions{LabelSelector: "app=stunner-operator", Limit: 1})
-		if err == nil && len(pods.Items) > 0 {
-			r.mu.Lock()
-			r.s.OperatorNamespace = pods.Items[0].Namespace
-			r.mu.Unlock()
-			return
-		}
-	}
+	found := r.cluster.Installation(ctx, r.OperatorNamespace)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.s.OperatorNamespace, r.s.OperatorApp, r.s.AuthApp = found.Namespace, found.Operator, found.Auth
 }
 
 // ask requests the state of the operator and of the diagnosed Gateways from the operator.

@@ -29,8 +29,6 @@ type authFlags struct {
 	servicePort               int
 }
 
-const authSelector = "app=stunner-auth"
-
 // Bounds of a request to the auth service.
 const (
 	authTimeout = 10 * time.Second
@@ -205,16 +203,16 @@ func (g *globals) authService(f authFlags) (*url.URL, dialFunc, error) {
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
-	namespace := cmp.Or(f.serviceNamespace, g.operatorNamespace, connect.DefaultOperatorNamespace)
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		g.progress("connecting to the auth service")
-		conn, err := cluster.Dial(ctx, namespace, authSelector, int32(f.servicePort))
+		names := cluster.Installation(ctx, cmp.Or(f.serviceNamespace, g.operatorNamespace))
+		conn, err := cluster.Dial(ctx, names.Namespace, "app="+names.Auth, int32(f.servicePort))
 		if err != nil {
 			return nil, fmt.Errorf("%w: use --auth-service-namespace, or --auth-server-address", err)
 		}
 		return conn, nil
 	}
-	return &url.URL{Scheme: "http", Host: "stunner-auth." + namespace}, dial, nil
+	return &url.URL{Scheme: "http", Host: "stunner-auth"}, dial, nil
 }
 
 // authProblem returns the error in an answer of the auth service.

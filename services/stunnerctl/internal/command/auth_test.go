@@ -1,6 +1,7 @@
 package command
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,6 +42,53 @@ func TestAuth(t *testing.T) {
 	if _, errs, code := w.run(t, "auth", "media/frankfurt"); code != exitUsage ||
 		!strings.Contains(errs, "--auth-server-address") {
 		t.Error(errs, code)
+	}
+}
+
+// releasePods are the pods of a release whose auth service crashes, or else is ready.
+func releasePods(namespace, name string, crashes bool) []string {
+	const pod = `{apiVersion: v1, kind: Pod, metadata: {name: %[1]s-1, namespace: %[2]s, labels: {app: %[1]s%[3]s}},
+	  spec: {containers: []}, status: {%[4]s}}`
+	const ready = `conditions: [{type: Ready, status: "True"}]`
+	auth := ready
+	if crashes {
+		auth = `containerStatuses: [{name: auth, restartCount: 4, state: {waiting: {reason: CrashLoopBackOff}}}]`
+	}
+	return []string{
+		fmt.Sprintf(pod, name+"-operator", namespace, `, stunner.l7mp.io/config-discovery-service: enabled`, ready),
+		fmt.Sprintf(pod, name+"-auth", namespace, "", auth),
+		`{apiVersion: v1, kind: Pod, metadata: {name: shop, namespace: ` + namespace + `, labels: {app: shop-auth}}, spec: {containers: []}}`,
+	}
+}
+
+// Namespace and names of a release are values of the chart. Commands find the auth service of each release, and doctor
+// its faults.
+func TestAuthService_IsFoundInEachRelease(t *testing.T) {
+	for _, tc := range []struct {
+		name, namespace, prefix string
+		flags                   []string
+	}{
+		{"as documented", "stunner-system", "stunner", nil},
+		{"in another namespace", "calls", "stunner", nil},
+		{"in a namespace of a flag", "calls", "stunner", []string{"--operator-namespace", "calls"}},
+		{"with fullnameOverride", "stunner-system", "edge", nil},
+		{"with nameOverride in another namespace", "calls", "mine-turn", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			flags := append(fakeCluster(t, "", releasePods(tc.namespace, tc.prefix, false)...), tc.flags...)
+			_, errs, _ := execute(t, "", append(flags, "auth", "media/frankfurt")...) // the fake cluster forwards no ports
+			if want := "forward a port to pod " + tc.prefix + "-auth-1:"; !strings.Contains(errs, want) {
+				t.Errorf("auth: no %q in %s", want, errs)
+			}
+			flags = append(fakeCluster(t, "", releasePods(tc.namespace, tc.prefix, true)...), tc.flags...)
+			out, _, _ := execute(t, "", append(flags, "doctor", "-A")...)
+			if want := "Pod " + tc.namespace + "/" + tc.prefix + "-auth-1"; !strings.Contains(out, want) {
+				t.Errorf("doctor: no %q in %s", want, out)
+			}
+			if strings.Contains(out, "no pod of the operator is ready") {
+				t.Errorf("doctor: the operator is ready: %s", out)
+			}
+		})
 	}
 }
 

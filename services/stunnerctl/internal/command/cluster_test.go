@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 )
@@ -90,7 +92,7 @@ func fakeCluster(t *testing.T, log string, documents ...string) []string {
 			http.NotFound(w, r)
 		default:
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(answer)
+			_ = json.NewEncoder(w).Encode(labelled(t, answer, r.URL.Query().Get("labelSelector")))
 		}
 	}))
 	t.Cleanup(server.Close)
@@ -101,6 +103,24 @@ users: [{name: a, user: {token: x}}], contexts: [{name: a, context: {cluster: a,
 		t.Fatal(err)
 	}
 	return []string{"--kubeconfig", file, "--cache-dir", t.TempDir()}
+}
+
+// labelled returns a list with the objects that a label selector selects, and every other answer unchanged.
+func labelled(t *testing.T, answer any, text string) any {
+	list, ok := answer.(map[string]any)
+	if !ok || text == "" {
+		return answer
+	}
+	selector, err := labels.Parse(text)
+	if err != nil {
+		t.Error(err)
+		return answer
+	}
+	list = maps.Clone(list)
+	list["items"] = slices.DeleteFunc(slices.Clone(list["items"].([]any)), func(o any) bool {
+		return !selector.Matches(labels.Set((&unstructured.Unstructured{Object: o.(map[string]any)}).GetLabels()))
+	})
+	return list
 }
 
 func pluralOf(o unstructured.Unstructured) string {

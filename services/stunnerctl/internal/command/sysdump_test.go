@@ -21,6 +21,10 @@ var dumped = []string{
 	`{apiVersion: v1, kind: Pod, metadata: {name: auth-1, namespace: media, labels: {app: stunner-auth}},
 	  spec: {containers: [{name: auth, args: ["--password", PLANTED-MARKER, "--database=postgres://user:PLANTED-MARKER@db/x"],
 	  env: [{name: TOKEN, value: PLANTED-MARKER}]}]}, status: {containerStatuses: [{name: auth}]}}`,
+	`{apiVersion: apps/v1, kind: Deployment, metadata: {name: edge-auth, namespace: media, labels: {app.kubernetes.io/part-of: stunner}},
+	  spec: {selector: {matchLabels: {app: edge-auth}}}}`,
+	`{apiVersion: v1, kind: Pod, metadata: {name: edge-auth-1, namespace: media, labels: {app: edge-auth, pod-template-hash: x}},
+	  spec: {containers: []}, status: {containerStatuses: [{name: auth}]}}`,
 	`{apiVersion: v1, kind: Pod, metadata: {name: shop, namespace: media, annotations: {note: PLANTED-MARKER}}, spec: {containers: []}}`,
 	`{apiVersion: v1, kind: Secret, metadata: {name: keys, namespace: media}, data: {note: PLANTED-MARKER}}`,
 	`{apiVersion: v1, kind: Service, metadata: {name: shop, namespace: shop, annotations: {note: PLANTED-MARKER}}}`,
@@ -45,6 +49,7 @@ func TestSysdump(t *testing.T) {
 	}
 	for _, want := range []string{
 		"objects/media/gateway.gateway.networking.k8s.io/front.yaml", "objects/media/pod/auth-1.yaml", "logs/media/auth-1/auth.log",
+		"logs/media/edge-auth-1/auth.log",
 	} {
 		if files["sysdump/"+want] == "" {
 			t.Errorf("no file %s", want)

@@ -211,6 +211,38 @@ func (c *Cluster) list(
 	return items, err
 }
 
+// Installation holds the names of an installation that values of the chart change.
+type Installation struct {
+	// Namespace is the namespace of the operator.
+	Namespace string
+	// Operator and Auth are the values of the label app of the pods of the operator and of the auth service.
+	Operator, Auth string
+}
+
+// Installation returns the names of the installation whose operator is in a namespace. Without a namespace,
+// DefaultOperatorNamespace is tried first, and then all namespaces. If no pod of an operator is found, or pods cannot be
+// listed, the names are those of the documentation.
+func (c *Cluster) Installation(ctx context.Context, namespace string) Installation {
+	found := Installation{cmp.Or(namespace, DefaultOperatorNamespace), "stunner-operator", "stunner-auth"}
+	searched := []string{namespace}
+	if namespace == "" {
+		searched = []string{DefaultOperatorNamespace, metav1.NamespaceAll}
+	}
+	for _, namespace := range searched {
+		pods, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryLabel, Limit: 1})
+		if err != nil || len(pods.Items) == 0 {
+			continue
+		}
+		found.Namespace = pods.Items[0].Namespace
+		// The chart starts both names with fullnameOverride, or the release and nameOverride.
+		if app := pods.Items[0].Labels["app"]; strings.HasSuffix(app, "-operator") {
+			found.Operator, found.Auth = app, strings.TrimSuffix(app, "-operator")+"-auth"
+		}
+		break
+	}
+	return found
+}
+
 // connectOperator returns the API of a ready operator pod. The TLS certificate is verified before anything is sent.
 func (c *Cluster) connectOperator(ctx context.Context) (*api, error) {
 	if i := c.Config.Impersonate; i.UserName != "" || i.UID != "" || len(i.Groups) > 0 {

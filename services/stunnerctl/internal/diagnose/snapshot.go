@@ -46,6 +46,10 @@ type Snapshot struct {
 	AuthError string `json:"authError,omitempty"`
 	// OperatorNamespace is the namespace of the operator.
 	OperatorNamespace string `json:"operatorNamespace,omitempty"`
+	// OperatorApp and AuthApp are the values of the label app of the pods of the operator and of the auth service; empty
+	// means those of a release without fullnameOverride.
+	OperatorApp string `json:"operatorApp,omitempty"`
+	AuthApp     string `json:"authApp,omitempty"`
 	// ControllerName is the controller name of the diagnosed operator; empty means every name that starts with
 	// controllerPrefix.
 	ControllerName string `json:"controllerName,omitempty"`

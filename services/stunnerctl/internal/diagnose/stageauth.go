@@ -15,9 +15,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// authLabel is the value of the label app of the Service and the pods of the auth service.
-const authLabel = "stunner-auth"
-
 // keysTolerance is the maximum age of token keys that is not reported. A JWK set is fetched every ten minutes.
 const keysTolerance = time.Hour
 
@@ -111,7 +108,7 @@ var authRules = []Rule{
 		return []Finding{{
 			Severity: Error, Object: ref("Service", svc), Field: "spec.selector",
 			Problem: "has no endpoints although the auth service is ready: clients cannot connect to it",
-			Remedy:  "correct its selector: app: " + authLabel,
+			Remedy:  "correct its selector: app: " + s.authApp(),
 			Command: fmt.Sprintf("kubectl get endpointslices -n %s -l kubernetes.io/service-name=%s", svc.Namespace, svc.Name),
 		}}
 	}},
@@ -262,18 +259,21 @@ func (s *Snapshot) aboutAuth(a authService, severity Severity, field, problem, r
 	return f
 }
 
+// authApp returns the value of the label app of the Service and the pods of the auth service.
+func (s *Snapshot) authApp() string { return cmp.Or(s.AuthApp, "stunner-auth") }
+
 func (s *Snapshot) authCommand() string {
-	return "kubectl get pods -n " + s.operatorNamespace() + " -l app=" + authLabel
+	return "kubectl get pods -n " + s.operatorNamespace() + " -l app=" + s.authApp()
 }
 
 func (s *Snapshot) authLogs() string {
-	return "kubectl logs -n " + s.operatorNamespace() + " -l app=" + authLabel + " --tail=100"
+	return "kubectl logs -n " + s.operatorNamespace() + " -l app=" + s.authApp() + " --tail=100"
 }
 
 // authEndpoint returns the Service of the auth service, or nil.
 func (s *Snapshot) authEndpoint() *corev1.Service {
 	for _, svc := range list[corev1.Service](s, "Service") {
-		if svc.Namespace == s.operatorNamespace() && svc.Labels["app"] == authLabel {
+		if svc.Namespace == s.operatorNamespace() && svc.Labels["app"] == s.authApp() {
 			return svc
 		}
 	}
@@ -282,7 +282,7 @@ func (s *Snapshot) authEndpoint() *corev1.Service {
 
 func (s *Snapshot) authPods() (pods []*corev1.Pod) {
 	for _, pod := range list[corev1.Pod](s, "Pod") {
-		if pod.Namespace == s.operatorNamespace() && pod.Labels["app"] == authLabel && pod.DeletionTimestamp == nil {
+		if pod.Namespace == s.operatorNamespace() && pod.Labels["app"] == s.authApp() && pod.DeletionTimestamp == nil {
 			pods = append(pods, pod)
 		}
 	}

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,8 +82,12 @@ func (s *Snapshot) operatorPods() string {
 	if s.Folder {
 		return ""
 	}
-	return "kubectl get pods -n " + s.operatorNamespace() + " -l app=stunner-operator"
+	return "kubectl get pods -n " + s.operatorNamespace() + " -l app=" + s.operatorApp()
 }
+
+// operatorApp returns the value of the label app of the operator, which is the name of its Deployment, too, unless a
+// value of the chart sets another one.
+func (s *Snapshot) operatorApp() string { return cmp.Or(s.OperatorApp, "stunner-operator") }
 
 func (s *Snapshot) operatorNamespace() string {
 	if s.OperatorNamespace == "" {

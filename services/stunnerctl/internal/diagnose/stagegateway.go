@@ -98,7 +98,7 @@ func (s *Snapshot) operatorLog() string {
 	if s.Folder {
 		return ""
 	}
-	return "kubectl logs -n " + s.operatorNamespace() + " deployment/stunner-operator --tail=50"
+	return "kubectl logs -n " + s.operatorNamespace() + " -l app=" + s.operatorApp() + " --tail=50"
 }
 
 // noGateway is the finding for a name that no Gateway has.

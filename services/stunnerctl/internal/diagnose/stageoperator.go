@@ -16,7 +16,7 @@ var operatorRules = []Rule{
 			return nil
 		}
 		f := Finding{
-			Severity: Error, Object: objectName("Deployment", namespace, "stunner-operator"), Field: "status.readyReplicas",
+			Severity: Error, Object: objectName("Deployment", namespace, s.operatorApp()), Field: "status.readyReplicas",
 			Problem: "no pod of the operator is ready: changes do not take effect, running calls continue",
 			Remedy:  "see its pods and their log", Command: s.operatorPods(),
 		}
@@ -51,7 +51,7 @@ var operatorRules = []Rule{
 			return nil
 		}
 		f.Problem = "has no endpoints although the operator is ready: dataplanes cannot connect to it"
-		f.Remedy = "correct its selector: app: stunner-operator"
+		f.Remedy = "correct its selector: app: " + s.operatorApp()
 		return []Finding{f}
 	}},
 	operatorAnswers,
@@ -61,7 +61,7 @@ const discoveryService = "stunner-config-discovery"
 
 func (s *Snapshot) operatorAll() (pods []*corev1.Pod) {
 	for _, pod := range list[corev1.Pod](s, "Pod") {
-		if pod.Namespace == s.operatorNamespace() && pod.Labels["app"] == "stunner-operator" {
+		if pod.Namespace == s.operatorNamespace() && pod.Labels["app"] == s.operatorApp() {
 			pods = append(pods, pod)
 		}
 	}

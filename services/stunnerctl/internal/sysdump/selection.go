@@ -20,6 +20,7 @@ const (
 	ownAPI     = "stunner.l7mp.io"
 	gatewayAPI = "gateway.networking.k8s.io"
 	leaseName  = "stunner-operator"
+	partOf     = "app.kubernetes.io/part-of"
 )
 
 type object = unstructured.Unstructured
@@ -56,6 +57,7 @@ var selectionRules = []struct {
 	keep func(*selection, object) bool
 }{
 	{"", (*selection).own},
+	{"Pod", (*selection).pod},
 	{"GatewayClass", func(s *selection, o object) bool { return s.controls(text(o, "spec", "controllerName")) }},
 	{"Gateway", (*selection).gateway},
 	{"UDPRoute", (*selection).route},
@@ -96,12 +98,21 @@ func (s *selection) own(o object) bool {
 func ours(labels map[string]string) bool {
 	for name, value := range labels {
 		switch {
-		case strings.HasPrefix(name, ownAPI+"/"), name == "app.kubernetes.io/part-of" && value == "stunner",
+		case strings.HasPrefix(name, ownAPI+"/"), name == partOf && value == "stunner",
 			name == "app" && slices.Contains([]string{"stunner", "stunner-operator", "stunner-auth"}, value):
 			return true
 		}
 	}
 	return false
+}
+
+// pod selects the pods of the Deployments of the chart: with fullnameOverride their label app has another value.
+func (s *selection) pod(o object) bool {
+	return slices.ContainsFunc(s.kept, func(d object) bool {
+		selector, _, _ := unstructured.NestedStringMap(d.Object, "spec", "selector", "matchLabels")
+		return d.GetKind() == "Deployment" && d.GetLabels()[partOf] == "stunner" && d.GetNamespace() == o.GetNamespace() && len(selector) > 0 &&
+			labels.SelectorFromSet(selector).Matches(labels.Set(o.GetLabels()))
+	})
 }
 
 // gateway selects the Gateways of selected classes, and the Gateways whose class does not exist.

@@ -200,9 +200,7 @@ func (a *archive) logs(ctx context.Context, s connect.Source, pods []metav1.Obje
 	switch s := s.(type) {
 	case *connect.Cluster:
 		for _, pod := range pods {
-			if ours(pod.GetLabels()) {
-				a.podLogs(ctx, s, pod)
-			}
+			a.podLogs(ctx, s, pod)
 		}
 	case *connect.Folder:
 		for _, pattern := range []string{"logs/*.log", "status.txt", "problems.yaml"} {

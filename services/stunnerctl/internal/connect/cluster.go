@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -243,7 +244,8 @@ func (c *Cluster) Installation(ctx context.Context, namespace string) Installati
 	return found
 }
 
-// connectOperator returns the API of a ready operator pod. The TLS certificate is verified before anything is sent.
+// connectOperator returns the API of a ready operator pod. The TLS certificate is verified before anything is sent, unless
+// the operator has no TLS. Then no token is sent.
 func (c *Cluster) connectOperator(ctx context.Context) (*api, error) {
 	if i := c.Config.Impersonate; i.UserName != "" || i.UID != "" || len(i.Groups) > 0 {
 		return nil, &Unreached{
@@ -257,6 +259,12 @@ func (c *Cluster) connectOperator(ctx context.Context) (*api, error) {
 		return nil, err
 	}
 	namespace := pods[0].Namespace
+	host := discoveryService + "." + namespace + ".svc"
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dialAny(ctx, pods) }
+	if !slices.ContainsFunc(pods, authenticates) {
+		plain := &http.Transport{DialContext: dial, MaxResponseHeaderBytes: 64 << 10, IdleConnTimeout: 30 * time.Second}
+		return &api{base: &url.URL{Scheme: "http", Host: host}, client: newClient(plain)}, nil
+	}
 	authority, err := c.Client.CoreV1().ConfigMaps(namespace).Get(ctx, authorityName, metav1.GetOptions{})
 	if err != nil {
 		return nil, reachError(fmt.Errorf("read the CA of config discovery: %w", err), namespace)
@@ -265,15 +273,22 @@ func (c *Cluster) connectOperator(ctx context.Context) (*api, error) {
 	if err != nil {
 		return nil, err
 	}
-	host := discoveryService + "." + namespace + ".svc"
 	transport := newTransport(&tls.Config{RootCAs: pool, ServerName: host})
 	transport.Proxy = nil
-	transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dialAny(ctx, pods) }
+	transport.DialContext = dial
 	rt, err := c.authorized(transport, namespace)
 	if err != nil {
 		return nil, err
 	}
 	return &api{base: &url.URL{Scheme: "https", Host: host}, client: newClient(rt)}, nil
+}
+
+// authenticates reports whether an operator has TLS and needs tokens. With --discovery-auth=off it has neither, and
+// answers callers on its own host, as which a forwarded port counts. A CA of earlier settings may still exist.
+func authenticates(pod corev1.Pod) bool {
+	return !slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+		return slices.Contains(c.Args, "--discovery-auth=off")
+	})
 }
 
 // operatorPods returns the ready pods of the operator, all of one namespace.

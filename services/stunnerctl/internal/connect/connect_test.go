@@ -335,6 +335,30 @@ echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","s
 	}
 }
 
+// An operator with --discovery-auth=off has no TLS, and gets no token. The CA of earlier settings may still exist.
+func TestClusterAsksAnOperatorWithoutAuthentication(t *testing.T) {
+	_, ca := startOperator(t, "stunner-config-discovery.ops.svc")
+	for name, more := range map[string][]runtime.Object{"new": nil, "with an earlier CA": {authority("ops", ca)}} {
+		t.Run(name, func(t *testing.T) {
+			o := &operator{}
+			o.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				o.requests = append(o.requests, r)
+				fmt.Fprint(w, `{"version":"v1","gateway":"shop/turn","items":[]}`)
+			}))
+			t.Cleanup(o.Close)
+			pod := operatorPod("ops", "a", corev1.ConditionTrue)
+			pod.Spec.Containers[0].Args = []string{"--provider=kubernetes", "--discovery-auth=off"}
+			cluster, _ := clusterWith(o, rest.Config{BearerToken: "t"}, append(more, pod)...)
+			if _, err := cluster.Ask(t.Context(), Request{Gateway: gateway, Path: "status"}); err != nil {
+				t.Fatal(err)
+			}
+			if got := o.last(t).Header.Get("Authorization"); got != "" {
+				t.Errorf("Authorization %q, want none", got)
+			}
+		})
+	}
+}
+
 func TestClusterWithoutRightsNamesTheRemedy(t *testing.T) {
 	o, ca := startOperator(t, "stunner-config-discovery.stunner-system.svc")
 	pod := operatorPod("stunner-system", "a", corev1.ConditionTrue)

@@ -231,21 +231,38 @@ func at(fields any, path string) any {
 }
 
 // Two releases fit in one namespace: the second installs another auth service, whose account the first operator
-// accepts.
+// accepts. Its objects refer neither to the first auth service nor to an operator of its own, which does not exist.
 func TestReleases_FitInOneNamespace(t *testing.T) {
-	first := byName(t, release{
-		chart: app, set: `stunnerGatewayOperator: {discovery: {readers: [stunner-system/partners-auth]}}`,
-	}.objects(t))
-	for _, o := range (release{
-		chart: app,
-		set:   `{fullnameOverride: partners, stunnerGatewayOperator: {enabled: false}, defaults: {create: false}}`,
-	}).objects(t) {
-		if _, both := first[name(o)]; both {
-			t.Errorf("%s is in both", name(o))
-		}
-		if text := fmt.Sprint(o.Object); strings.Contains(text, "stunner-auth") {
-			t.Errorf("%s refers to the first release: %s", name(o), text)
-		}
+	for title, both := range map[string]string{
+		"defaults": "",
+		"with everything optional": `
+monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}
+networkPolicy: {egressPorts: [6443]}
+stunnerAuthService: {policy: {existingConfigMap: policy}, revocations: {enabled: true}}`,
+	} {
+		t.Run(title, func(t *testing.T) {
+			first := byName(t, release{
+				chart: app, set: `stunnerGatewayOperator: {discovery: {readers: [stunner-system/partners-auth]}}` + both,
+			}.objects(t))
+			for _, o := range (release{
+				chart: app,
+				set:   "fullnameOverride: partners\nstunnerGatewayOperator: {enabled: false}\ndefaults: {create: false}" + both,
+			}).objects(t) {
+				if _, both := first[name(o)]; both {
+					t.Errorf("%s is in both", name(o))
+				}
+				o = *o.DeepCopy()
+				delete(o.Object, "data") // the boards show all services
+				if o.GetKind() == "PrometheusRule" {
+					continue // so do the alerts
+				}
+				for _, of := range []string{"stunner-auth", "partners-operator"} {
+					if text := fmt.Sprint(o.Object); strings.Contains(strings.ReplaceAll(text, "replacement:stunner-auth", ""), of) {
+						t.Errorf("%s refers to %s: %s", name(o), of, text)
+					}
+				}
+			}
+		})
 	}
 }
 

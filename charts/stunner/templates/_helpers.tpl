@@ -19,8 +19,12 @@
 
 {{/* The name of the objects of one of the two services: dict "root" $ "part" "auth". It is also the label app of the pods. */}}
 {{- define "stunner.name" -}}
-{{- $named := not (empty .root.Values.nameOverride) | ternary (printf "%s-%s" .root.Release.Name .root.Values.nameOverride) "stunner" -}}
-{{ .root.Values.fullnameOverride | default $named }}-{{ .part }}
+{{ include "stunner.prefix" .root }}-{{ .part }}
+{{- end }}
+
+{{- define "stunner.prefix" -}}
+{{- $named := not (empty .Values.nameOverride) | ternary (printf "%s-%s" .Release.Name .Values.nameOverride) "stunner" -}}
+{{ .Values.fullnameOverride | default $named }}
 {{- end }}
 
 {{/* The ServiceAccount of the operator, and that of the auth service: dict "root" $ "part" "auth". */}}

@@ -269,13 +269,13 @@ func (d decoder) grant(at string, in grantDocument, outer Grant, fields ...strin
 	if in.Scope != nil {
 		out.Scope = d.scope(at+".scope", *in.Scope)
 	}
-	out.Revoke, out.Usage = d.whose(at+".revoke", in.Revoke), d.whose(at+".usage", in.Usage)
+	out.Revoke, out.Usage = d.whose(at+".revoke", in.Revoke, outer.Revoke), d.whose(at+".usage", in.Usage, outer.Usage)
 	return out
 }
 
-func (d decoder) whose(at string, in *string) Whose {
+func (d decoder) whose(at string, in *string, outer Whose) Whose {
 	if in == nil {
-		return Nobody
+		return outer
 	}
 	whose := Whose(*in)
 	if whose != Own && whose != Anybody {

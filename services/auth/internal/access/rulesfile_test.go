@@ -77,6 +77,45 @@ func conforms(t *testing.T, s *jsonschema.Schema, text string, want bool) {
 	}
 }
 
+// A rule has the fields of its issuer that it does not replace. The issuer of the test has all fields.
+func TestRulesInheritFieldsOfTheIssuer(t *testing.T) {
+	policy, err := ParseRules("p.yaml", []byte(`version: v1
+issuers:
+- issuer: https://login.example.org
+  audience: turn
+  jwksFile: f
+  gateways: [media/*]
+  maxTTL: 60
+  rate: {perSecond: 1, burst: 2}
+  user: "{claim.name}"
+  scope: {allocations: 3}
+  revoke: own
+  usage: any
+  rules:
+  - claims: {role: guest}
+  - claims: {role: admin}
+    revoke: any
+    usage: own
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer := policy.Issuers[0]
+	for i := range reflect.TypeFor[Grant]().NumField() {
+		if reflect.ValueOf(issuer.Grant).Field(i).IsZero() {
+			t.Errorf("the issuer of the test has no %s", reflect.TypeFor[Grant]().Field(i).Name)
+		}
+	}
+	if got := issuer.Rules[0].Grant; !reflect.DeepEqual(got, issuer.Grant) {
+		t.Errorf("a rule without fields: %+v, want %+v", got, issuer.Grant)
+	}
+	want := issuer.Grant
+	want.Revoke, want.Usage = Anybody, Own
+	if got := issuer.Rules[1].Grant; !reflect.DeepEqual(got, want) {
+		t.Errorf("a rule with two fields: %+v, want %+v", got, want)
+	}
+}
+
 // Each error has file, line and field. The schema refuses the same files, except where a JSON schema cannot.
 func TestErrorsOfPolicyFiles(t *testing.T) {
 	issuer := func(fields string) string {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 )
 
 // apiKeyPrefix begins each API key, so that scanners of source code recognize a key that was committed.
@@ -49,16 +50,19 @@ To replace a key, add the hash as second entry to the hashes of its name.`,
 			if p := g.printer(); !p.IsTable() {
 				return p.Value(made)
 			}
-			_, err := fmt.Fprintf(g.Out, `Key, which is shown only now:
+			name, err := yaml.Marshal(made.Name) // in quotation marks if YAML would read a number or a boolean
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(g.Out, `Key, which is shown only now:
 
 %s
 
 Entry for the policy file, below keys:
 
-- name: %s
-  hashes:
+- name: %s  hashes:
   - %s
-`, made.Key, made.Name, made.Hash)
+`, made.Key, name, made.Hash)
 			return err
 		},
 	}

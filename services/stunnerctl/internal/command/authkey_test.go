@@ -25,6 +25,11 @@ func TestAuthKeyNew(t *testing.T) {
 			t.Errorf("hash %s, want %s", m[2], want)
 		}
 	}
+	for name, entry := range map[string]string{"42": `- name: "42"`, "true": `- name: "true"`, "2026-11-30": `- name: "2026-11-30"`, "1.2.3": "- name: 1.2.3"} {
+		if out, _, code := execute(t, "", "auth", "key", "new", name); code != 0 || !strings.Contains(out, entry+"\n  hashes:\n") {
+			t.Errorf("the policy file needs %s: %d\n%s", entry, code, out)
+		}
+	}
 	out, _, code := execute(t, "", "auth", "key", "new", "shop", "-o", "json")
 	var made apiKey
 	if err := json.Unmarshal([]byte(out), &made); code != 0 || err != nil || made.Name != "shop" ||

@@ -223,10 +223,7 @@ func (c *mobile) takenOver(from, to *fixture) {
 	if _, err := c.relay.WriteTo(check.Raw, net.UDPAddrFromAddrPort(c.peer)); err != nil {
 		c.t.Fatal(err)
 	}
-	from.opt.Copies, to.opt.Copies = true, true
-	at := forward.Client{
-		Addr: from.Sessions().List()[0].Client.Addr(), Port: uint16(to.port("udp")),
-	}
+	at := forward.Client{Addr: from.Sessions().List()[0].Client.Addr(), Port: uint16(to.port("udp"))}
 	var record []byte
 	within(c.t, "the session has a copy", func() (ok bool) {
 		record, ok = forwarding{from.Server}.Copy(at)

@@ -32,7 +32,7 @@ var transports = []string{"udp", "dtls"}
 // have the same ports in all pods. The routes lead to the echo peer of the first server, or to peers at some addresses.
 func pods(t *testing.T, peers ...string) (pods [2]*fixture) {
 	t.Helper()
-	local := func(o *Options) { o.Forward = netip.MustParseAddr("127.0.0.1") }
+	local := func(o *Options) { o.Forward, o.Copies = netip.MustParseAddr("127.0.0.1"), true }
 	list := forward.Peers{Generation: 1, Keys: []forward.Key{{ID: 1}}}
 	for i := range pods {
 		b := newEmptyFixture(t, local)

@@ -326,8 +326,9 @@ export interface components {
             credential?: string;
             /**
              * Format: date-time
-             * @description When the last of the refused credentials has expired, at most 366 days ahead. Left out: an hour after the longest time to live
-             *     of the gateways, or after the expiry of the credential. Set it if other services issue credentials that live longer.
+             * @description When the last of the refused credentials has expired, at most 366 days ahead. Left out: an hour after the expiry of the last
+             *     credential that the service may have issued, or of the credential, and no earlier than the revocation that it replaces. Set it if
+             *     other services issue credentials that live longer, or if the service has restarted since the lifetime of a gateway was lowered.
              */
             until?: string;
             /** @description Left out, all gateways that the caller may use. */

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
@@ -23,6 +24,9 @@ type Directory struct {
 	log     *slog.Logger
 	now     func() time.Time
 	last    atomic.Pointer[snapshot]
+	// former are the earlier lifetimes of gateways by id, also of deleted ones: a gateway that is created again may have
+	// the same shared secret. Only Apply uses it.
+	former map[string]formerLifetimes
 }
 
 type snapshot struct {
@@ -44,7 +48,7 @@ type snapshot struct {
 
 // NewDirectory returns an empty directory.
 func NewDirectory(cluster string, now func() time.Time, log *slog.Logger) *Directory {
-	d := &Directory{cluster: cluster, log: log, now: now}
+	d := &Directory{cluster: cluster, log: log, now: now, former: map[string]formerLifetimes{}}
 	d.last.Store(&snapshot{lost: now(), problem: "no gateway config has arrived yet"})
 	return d
 }
@@ -196,6 +200,7 @@ func (d *Directory) Apply(e discovery.Event) {
 		next.markIdle()
 	case e.Deleted:
 		d.log.Info("gateway deleted", "gateway", e.ID)
+		d.recordLifetime(&next, e.ID, nil)
 		next.remove(e.ID)
 		next.setUnusable(e.ID, "")
 	default:
@@ -260,9 +265,31 @@ func (d *Directory) update(next *snapshot, e discovery.Event) {
 	}
 	d.log.Info("gateway config received", "gateway", e.ID, "config", e.Config)
 	g.Idle = next.list != nil && slices.Contains(next.list.Idle, g.ID())
+	d.recordLifetime(next, g.ID(), g)
+	g.former = d.former[g.ID()]
 	next.put(g)
 	next.setUnusable(e.ID, "")
 	next.ready, next.changed = true, d.now()
+}
+
+// recordLifetime records the lifetime that a gateway has had, before a config with another one replaces its config. now
+// is nil for a gateway that is deleted.
+func (d *Directory) recordLifetime(s *snapshot, id string, now *Gateway) {
+	at := d.now()
+	maps.DeleteFunc(d.former, func(_ string, f formerLifetimes) bool {
+		return !f.expiry.After(at) && at.Sub(f.flags) > credential.MaxTTL
+	})
+	i, known := s.find(id)
+	if !known || now != nil && now.Lifetime == s.gateways[i].Lifetime {
+		return
+	}
+	f, before := d.former[id], s.gateways[i].Lifetime
+	if expiry := at.Add(before); before == 0 {
+		f.flags = at
+	} else if expiry.After(f.expiry) {
+		f.expiry = expiry
+	}
+	d.former[id] = f
 }
 
 // connect records a contact with the source.

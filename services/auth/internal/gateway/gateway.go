@@ -39,9 +39,36 @@ type Gateway struct {
 	// Idle is set if the operator has reported no dataplane of the gateway that could take a session.
 	Idle bool
 
+	former    formerLifetimes
 	listeners []listener
 	// answers caches the URLs for the options of earlier requests. They change only with the config.
 	answers *answers
+}
+
+// formerLifetimes tells until when credentials are valid that were issued with earlier lifetimes of a gateway.
+type formerLifetimes struct {
+	// expiry is when the last credential expires that was issued with an earlier lifetime of the config; the zero time if
+	// there was none.
+	expiry time.Time
+	// flags is until when the config had no lifetime, and the flags of the service applied; the zero time if it always had
+	// one.
+	flags time.Time
+}
+
+// LastExpiry returns when the last credential of the gateway expires that may have been issued until now. A credential
+// stays valid if the lifetime is lowered after it was issued. maxTTL is the value of the flag --max-ttl.
+func (g *Gateway) LastExpiry(now time.Time, maxTTL time.Duration) time.Time {
+	last := now.Add(cmp.Or(g.Lifetime, maxTTL))
+	former := []time.Time{g.former.expiry}
+	if !g.former.flags.IsZero() {
+		former = append(former, g.former.flags.Add(maxTTL))
+	}
+	for _, expiry := range former {
+		if expiry.After(last) {
+			last = expiry
+		}
+	}
+	return last
 }
 
 // maxAnswers is the maximum number of cached options. The options of the service and of the fields of a request are

@@ -274,8 +274,9 @@ type RevocationRequest struct {
 	// Gateways Left out, all gateways that the caller may use.
 	Gateways *[]GatewayName `json:"gateways,omitempty"`
 
-	// Until When the last of the refused credentials has expired, at most 366 days ahead. Left out: an hour after the longest time to live
-	// of the gateways, or after the expiry of the credential. Set it if other services issue credentials that live longer.
+	// Until When the last of the refused credentials has expired, at most 366 days ahead. Left out: an hour after the expiry of the last
+	// credential that the service may have issued, or of the credential, and no earlier than the revocation that it replaces. Set it if
+	// other services issue credentials that live longer, or if the service has restarted since the lifetime of a gateway was lowered.
 	Until *time.Time `json:"until,omitempty"`
 
 	// User User id as it is in the user names of credentials, at most 508 bytes.

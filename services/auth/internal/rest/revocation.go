@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -54,14 +53,14 @@ func (s server) CreateRevocation(
 	if err != nil {
 		return nil, err
 	}
-	targets, longest, err := s.targets(ctx, who, deref(r.Body).Gateways)
+	targets, last, err := s.targets(ctx, who, deref(r.Body).Gateways, now)
 	if err != nil {
 		return nil, err
 	}
 	if subject.User != "" {
 		// The current second is included: its credentials were issued before, or carry the next second.
 		subject.IssuedBefore = now.Unix() + 1
-		subject.Until = now.Add(longest + expiredMargin).Unix()
+		subject.Until = last.Add(expiredMargin).Unix()
 	}
 	if until := deref(r.Body).Until; until != nil {
 		if !until.After(now.Add(time.Second)) || until.After(now.Add(credential.MaxTTL)) {
@@ -70,6 +69,9 @@ func (s server) CreateRevocation(
 		subject.Until = until.Unix() + 1 // a fraction of a second counts as a whole second
 	}
 	list := revocationsFor(subject, targets, callerHash(who))
+	if deref(r.Body).Until == nil {
+		s.extend(list, now)
+	}
 	storing, done := s.stage(ctx, "store revocations")
 	err = s.Revocations.Put(storing, list)
 	done()
@@ -78,6 +80,18 @@ func (s server) CreateRevocation(
 	}
 	noteRevocation(ctx, "revoked", list[0])
 	return CreateRevocation201JSONResponse(shown(list)), nil
+}
+
+// extend makes revocations end no earlier than those that they replace. The service may have restarted since, and then
+// does not know the earlier lifetimes of gateways. A user that writes Revocations may have set any end.
+func (s server) extend(list []revoke.Revocation, now time.Time) {
+	until := int64(0)
+	for _, r := range list {
+		until = max(until, r.Until, min(s.Revocations.Until(r.Namespace, r.ID), now.Add(credential.MaxTTL).Unix()))
+	}
+	for i := range list {
+		list[i].Until = until
+	}
 }
 
 // ListRevocations answers GET /v1/revocations.
@@ -236,31 +250,35 @@ func subjectOf(body RevocationRequest, who *access.Identity, now time.Time) (r c
 	return credential.Revocation{Credential: text, Until: until}, nil
 }
 
-// targets returns the gateways of a revocation by namespace, and the longest time to live of their credentials. A
-// namespace with an empty list means all of its gateways, also future ones.
-func (s server) targets(ctx context.Context, who *access.Identity, names *[]GatewayName) (map[string][]string, time.Duration, error) {
+// targets returns the gateways of a revocation by namespace, and when the last of their credentials expires that may have
+// been issued until now. A namespace with an empty list means all of its gateways, also future ones.
+func (s server) targets(
+	ctx context.Context, who *access.Identity, names *[]GatewayName, now time.Time,
+) (_ map[string][]string, last time.Time, _ error) {
 	filters, err := namesOf(names)
 	if err != nil {
-		return nil, 0, err
+		return nil, last, err
 	}
 	found, err := s.gateways(ctx, who, credentialRequest{
 		gateways: filters, parameter: func(i int) string { return fmt.Sprintf("gateways[%d]", i) },
 	})
 	if err != nil {
-		return nil, 0, err
+		return nil, last, err
 	}
 	if len(filters) == 0 {
 		found, err = s.all(ctx, who, gateway.Preference{}) // gateways returns at most maxGateways
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, last, err
 	}
-	targets, longest := map[string][]string{}, time.Duration(0)
+	targets := map[string][]string{}
 	for _, g := range found {
 		if g.Authority.SharedSecret == "" || g.Namespace == "" {
 			continue
 		}
-		longest = max(longest, cmp.Or(g.Lifetime, s.MaxTTL))
+		if expiry := g.LastExpiry(now, s.MaxTTL); expiry.After(last) {
+			last = expiry
+		}
 		whole := len(filters) == 0 && s.covers(who, revoke.Revocation{Namespace: g.Namespace})
 		switch {
 		case whole:
@@ -270,14 +288,14 @@ func (s server) targets(ctx context.Context, who *access.Identity, names *[]Gate
 		}
 	}
 	if len(targets) == 0 {
-		return nil, 0, fail(revokeStatic)
+		return nil, last, fail(revokeStatic)
 	}
 	for _, of := range targets {
 		if len(of) > maxRevokedGateways {
-			return nil, 0, bad("gateways", "must name at most %d of a namespace, because the policy does not allow all of them", maxRevokedGateways)
+			return nil, last, bad("gateways", "must name at most %d of a namespace, because the policy does not allow all of them", maxRevokedGateways)
 		}
 	}
-	return targets, longest, nil
+	return targets, last, nil
 }
 
 // namesOf converts the gateways in a request body to filters.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 	"github.com/stunner-gateway/stunner/services/auth/internal/revoke"
 )
@@ -255,6 +256,47 @@ func TestRevocationWithinThePolicy(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A revocation ends an hour after the last credential that may have been issued, also if the lifetime of the gateway was
+// lowered since, or if the gateway was created again. A repetition ends no earlier, also after a restart.
+func TestRevocationOutlivesFormerLifetimes(t *testing.T) {
+	const month = 30 * 24 * time.Hour
+	lived := func(lifetime time.Duration) discovery.Event {
+		c := gateways()[3]
+		c.Auth.Lifetime = int32(lifetime / time.Second)
+		return discovery.Event{ID: c.Admin.Name, Config: c}
+	}
+	gone := discovery.Event{ID: "short/lived", Deleted: true}
+	for name, row := range map[string]struct {
+		events []discovery.Event
+		until  string
+		want   time.Duration
+	}{
+		"always short":           {nil, "", 10*time.Minute + time.Hour},
+		"raised":                 {[]discovery.Event{lived(month)}, "", month + time.Hour},
+		"lowered":                {[]discovery.Event{lived(month), lived(10 * time.Minute)}, "", month + time.Hour},
+		"lowered twice":          {[]discovery.Event{lived(month), lived(time.Hour), lived(time.Minute)}, "", month + time.Hour},
+		"lowered from the flags": {[]discovery.Event{lived(0), lived(time.Minute)}, "", 25 * time.Hour},
+		"created again":          {[]discovery.Event{lived(month), gone, lived(time.Minute)}, "", month + time.Hour},
+		"with an end":            {[]discovery.Event{lived(month)}, `,"until":"2030-01-01T00:00:00Z"`, time.Hour + time.Second},
+	} {
+		store := &memory{}
+		s := revokingService(t, "revoke: any", store)
+		for _, e := range row.events {
+			s.directory.Apply(e)
+		}
+		const user = `{"user":"ada","gateways":[{"namespace":"short","name":"lived"}]`
+		first := decode[rest.Revocation](t, s.do(t, keyed(http.MethodPost, "/v1/revocations", user+row.until+"}")), 201)
+		if got := first.Until.Sub(now); got != row.want {
+			t.Errorf("%s: ends after %s, want %s", name, got, row.want)
+		}
+		restarted := revokingService(t, "revoke: any", store)
+		again := decode[rest.Revocation](t, restarted.do(t, keyed(http.MethodPost, "/v1/revocations", user+"}")), 201)
+		if want := max(row.want, 10*time.Minute+time.Hour); again.ID != first.ID || again.Until.Sub(now) != want {
+			t.Errorf("%s: a repetition ends after %s, want %s", name, again.Until.Sub(now), want)
+		}
 	}
 }
 

@@ -267,6 +267,13 @@ func (g *Registry) Delete(ctx context.Context, list []Revocation) error {
 	})
 }
 
+// Until returns when the revocation with a namespace and ID ends, in seconds since 1970; 0 if none is known.
+func (g *Registry) Until(namespace, id string) int64 {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.known[place{namespace, id}].Revocation.Until
+}
+
 // IssuedBefore is credential.Revocations.IssuedBefore for a user at a Gateway. A nil Registry has no revocations.
 func (g *Registry) IssuedBefore(namespace, gateway, userID string, now time.Time) (issuedBefore int64) {
 	if g == nil {

@@ -95,7 +95,11 @@ func trimService(o *corev1.Service) {
 		o.Status = corev1.ServiceStatus{LoadBalancer: o.Status.LoadBalancer}
 		return
 	}
-	o.Spec = corev1.ServiceSpec{Type: o.Spec.Type, ClusterIP: o.Spec.ClusterIP}
+	var both []string // of most Services, clusterIPs repeats clusterIP
+	if len(o.Spec.ClusterIPs) > 1 {
+		both = o.Spec.ClusterIPs
+	}
+	o.Spec = corev1.ServiceSpec{Type: o.Spec.Type, ClusterIP: o.Spec.ClusterIP, ClusterIPs: both}
 	o.Status = corev1.ServiceStatus{}
 }
 

@@ -212,6 +212,27 @@ func TestProviderOfANodeStaysInTheCache(t *testing.T) {
 	}
 }
 
+// A trimmed Service of a backend has the cluster IPs of both families, to which its routes lead.
+func TestTrimmedServiceKeepsItsClusterIPs(t *testing.T) {
+	for name, ips := range map[string][]string{"one family": {"10.96.0.7"}, "both": {"10.96.0.7", "fd00:96::7"}} {
+		objects := collision()
+		for _, o := range objects {
+			if s, is := o.(*corev1.Service); is {
+				s.Spec = corev1.ServiceSpec{ClusterIP: ips[0], ClusterIPs: ips, SessionAffinity: "ClientIP"}
+				if _, err := trimForCache(s); err != nil || s.Spec.SessionAffinity != "" {
+					t.Fatal(s.Spec, err)
+				}
+			}
+		}
+		clusters := startWith(t, objects...).published.current(gatewayKey).Clusters
+		for _, ip := range ips {
+			if !strings.Contains(strings.Join(clusters[0].Endpoints, " "), ip) {
+				t.Errorf("%s: the route leads to %v, want %s too", name, clusters, ip)
+			}
+		}
+	}
+}
+
 // A trimmed EndpointSlice has everything that is read of its endpoints, also when it is trimmed again.
 func TestTrimmedEndpointsKeepTheFieldsThatAreRead(t *testing.T) {
 	s := &discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{

@@ -141,8 +141,10 @@ func (d *draft) leaveUnknownPorts() []condition.Finding {
 	taken, theirs := hostPorts{}, parameters{dataplane: &stunnerv1.Dataplane{Spec: every}}
 	for _, key := range d.view.Gateways() {
 		if other := d.view.Gateway(key); older(other, d.gateway) && unresolved(d.view, other, d.opt) {
-			if a, _ := annotationsOf(other, nil); !a.unmanaged {
-				taken.add(d.view, d.gateway.Namespace, other, theirs, a)
+			for _, gc := range knownConfigs(d.view, other, d.opt) {
+				if a, _ := annotationsOf(other, gc); !a.unmanaged {
+					taken.add(d.view, d.gateway.Namespace, other, theirs, a)
+				}
 			}
 		}
 	}
@@ -151,6 +153,25 @@ func (d *draft) leaveUnknownPorts() []condition.Finding {
 		return nil
 	}
 	return d.leavePorts(taken, condition.UnknownPortLeft)
+}
+
+// knownConfigs returns the GatewayConfigs from which a Gateway without usable parameters may have its ports: nil, which
+// stands for a missing one, and those to which it and its class refer.
+func knownConfigs(v *resource.View, gw *gwapiv1.Gateway, opt Options) []*stunnerv1.GatewayConfig {
+	all := []*stunnerv1.GatewayConfig{nil}
+	var references []reference
+	if class, _ := classOf(v, gw, opt); class != nil {
+		references = append(references, classReference(v, class))
+	}
+	if gw.Spec.Infrastructure != nil && gw.Spec.Infrastructure.ParametersRef != nil {
+		references = append(references, ownReference(v, gw))
+	}
+	for _, r := range references {
+		if gc := r.config(); gc != nil {
+			all = append(all, gc)
+		}
+	}
+	return all
 }
 
 // publishes reports whether the published config has an endpoint of probes or metrics at a port.

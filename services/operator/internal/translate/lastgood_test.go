@@ -438,6 +438,25 @@ func TestPortsOfAGatewayWithoutParametersStayTaken(t *testing.T) {
 	if notes := condition.Messages(r.Notes); !strings.Contains(fmt.Sprint(notes), "tcp port 8086 of the nodes may be that of the probes of a Gateway") {
 		t.Errorf("notes %v", notes)
 	}
+	// The ports may be those of a GatewayConfig without a Dataplane.
+	lobby = lobby.DeepCopy()
+	lobby.Spec.Infrastructure.ParametersRef.Name = "ports"
+	ports := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "ports"}}
+	ports.Spec.LoadBalancerServiceAnnotations = map[string]string{"stunner.l7mp.io/health-port": "9090"}
+	ports.Spec.DeniedBackends = []stunnerv1.DeniedBackend{{Selector: &metav1.LabelSelector{
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Within"}},
+	}}}
+	stranger := v.Gateway(key).DeepCopy()
+	stranger.Annotations = map[string]string{"stunner.l7mp.io/health-port": "9090"}
+	for _, o := range []resource.Object{lobby, ports, stranger} {
+		v.Put(o)
+	}
+	if got := translated(published).Config.Admin; *got.HealthcheckEndpoint != "" {
+		t.Errorf("the pods get probes at %q, the port in the GatewayConfig of an older Gateway", *got.HealthcheckEndpoint)
+	}
+	stranger = stranger.DeepCopy()
+	stranger.Annotations = nil
+	v.Put(stranger)
 	served := published.Clone()
 	served.Admin.HealthcheckEndpoint, served.Admin.MetricsEndpoint = new("http://:8086"), "http://:8080/metrics"
 	if got := translated(&served).Config.Admin; *got.HealthcheckEndpoint == "" || got.MetricsEndpoint == "" {

@@ -198,6 +198,13 @@ func CredentialTooLong(where Place, limit int) Finding {
 		remedy("set a shorter value")
 }
 
+// CredentialNotText means that a user name, password or shared secret is not UTF-8. A config cannot contain it, and
+// clients and auth services could not use it.
+func CredentialNotText(where Place) Finding {
+	return finding(ReasonInvalidCredentials, "%s is not UTF-8", where).aboutPlace(where).
+		remedy("write text, for example random bytes in Base64")
+}
+
 // CredentialUnreadable means that the field of a credential is neither a string nor a reference to a key of a Secret,
 // or that no signing key can be derived.
 func CredentialUnreadable(where Place, err error) Finding {

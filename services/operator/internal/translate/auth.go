@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -133,8 +134,9 @@ func (m material) ephemeral(auth config.Auth) (authentication, condition.Finding
 // maxCredential is the maximum length of a user name, password or shared secret in bytes. Each config contains them.
 const maxCredential = 4 << 10
 
-// require returns a finding for a credential that is absent, empty or too long. With an empty password, every client
-// would be let in.
+// require returns a finding for a credential that is absent, empty, too long or not UTF-8. With an empty password, every
+// client would be let in. The encoding of a config replaces each byte that is not UTF-8 by the same character, so that a
+// binary secret would be another one, and easier to guess.
 func (m material) require(field string, v *secretValue) condition.Finding {
 	switch {
 	case v == nil:
@@ -143,6 +145,8 @@ func (m material) require(field string, v *secretValue) condition.Finding {
 		return condition.CredentialEmpty(m.where(field))
 	case len(v.Secret) > maxCredential:
 		return condition.CredentialTooLong(m.where(field), maxCredential)
+	case !utf8.ValidString(string(v.Secret)):
+		return condition.CredentialNotText(m.where(field))
 	}
 	return condition.Finding{}
 }

@@ -229,6 +229,29 @@ func (a attack) view(secrets ...resource.Object) *resource.View {
 	return resource.NewView(append(secrets, site, other, class, dataplane, a.config, a.gateway))
 }
 
+// A config cannot contain bytes that are not UTF-8. A Gateway with such a credential is held, and the status does not
+// quote it.
+func TestABinaryCredentialIsRefused(t *testing.T) {
+	for _, key := range []string{"secret", "password", "username"} {
+		c := load(t, "testdata/a_secret_with_a_shared_secret_signs_credentials.txtar")
+		gateway, v := types.NamespacedName{Namespace: "turn", Name: "lobby"}, c.view()
+		for _, o := range c.objects {
+			if s, is := o.(*corev1.Secret); is {
+				s = s.DeepCopy()
+				if key != "secret" {
+					s.Data = map[string][]byte{"type": []byte("static"), "username": []byte("ann"), "password": []byte("pass")}
+				}
+				s.Data[key] = []byte("pass\xff\x00\xfe")
+				v.Put(s)
+			}
+		}
+		r := translate.Gateway(v, gateway, c.options)
+		if text := fmt.Sprint(r.Status); r.Decision != translate.Held || !strings.Contains(text, "is not UTF-8") || strings.Contains(text, "pass\xff") {
+			t.Errorf("%s: %s, %s", key, r.Decision, text)
+		}
+	}
+}
+
 // K-02: without a ReferenceGrant, nothing of a Secret of another namespace gets anywhere, not even its existence, and
 // the translation does not look it up. This holds for every field that may refer to one.
 func TestASecretWithoutAGrantIsNotRead(t *testing.T) {

@@ -118,6 +118,14 @@ type ListenerStatus struct {
 	OtherCertificates []Certificate `json:"otherCertificates,omitempty"`
 }
 
+// AllCertificates returns Certificate and OtherCertificates.
+func (l ListenerStatus) AllCertificates() []Certificate {
+	if l.Certificate == nil {
+		return l.OtherCertificates
+	}
+	return append([]Certificate{*l.Certificate}, l.OtherCertificates...)
+}
+
 // Certificate describes a certificate in use.
 type Certificate struct {
 	Subject string `json:"subject"`

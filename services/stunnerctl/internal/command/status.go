@@ -211,10 +211,7 @@ func podStatusOf(a answer[inspection.Status], published string, now time.Time) p
 		}
 	}
 	for _, l := range st.Listeners {
-		if l.Certificate == nil {
-			continue
-		}
-		for _, certificate := range append([]inspection.Certificate{*l.Certificate}, l.OtherCertificates...) {
+		for _, certificate := range l.AllCertificates() {
 			days := int(math.Floor(certificate.NotAfter.Sub(now).Hours() / 24))
 			if out.CertificateDays == nil || days < *out.CertificateDays {
 				out.CertificateDays = &days

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -221,88 +222,94 @@ var listenerRules = []Rule{
 		return found
 	}},
 	{"certificates are valid", func(s *Snapshot, g *Gateway) (found []Finding) {
-		seen := map[string]bool{}
+		in, serving := map[string][]string{}, map[string]int{} // pods by finding, number of pods by field
 		for _, status := range g.Statuses {
 			for _, l := range status.Listeners {
-				if l.Certificate == nil || seen[l.Name] {
+				if l.Certificate == nil {
 					continue
 				}
-				seen[l.Name] = true
-				found = append(found, s.certificate(g, l)...)
+				serving[certificateField(l)]++
+				for _, f := range s.certificates(g, l) {
+					key := f.Field + f.Problem
+					if in[key] = append(in[key], status.Pod); len(in[key]) == 1 {
+						found = append(found, f)
+					}
+				}
+			}
+		}
+		for i := range found {
+			f := &found[i]
+			if pods := in[f.Field+f.Problem]; len(pods) < serving[f.Field] {
+				f.Problem += fmt.Sprintf(" (only in %s: the other pods serve another one)", few(pods))
+				f.Remedy = "compare its config with the published one, and see its log: it has another certificate than the others"
+				f.Command = fmt.Sprintf("stunnerctl config diff %s/%s", g.Namespace, g.Name)
 			}
 		}
 		return found
 	}},
 }
 
-func (s *Snapshot) certificate(g *Gateway, l inspection.ListenerStatus) (found []Finding) {
-	c := l.Certificate
+func certificateField(l inspection.ListenerStatus) string {
+	return fmt.Sprintf("spec.listeners[%s].tls.certificateRefs", lastPart(l.Name))
+}
+
+// certificates returns the findings about all certificates that a pod serves at a listener.
+func (s *Snapshot) certificates(g *Gateway, l inspection.ListenerStatus) (found []Finding) {
 	add := func(severity Severity, problem, remedy string) {
 		found = append(found, Finding{
-			Severity: severity, Object: ref("Gateway", g),
-			Field:   fmt.Sprintf("spec.listeners[%s].tls.certificateRefs", lastPart(l.Name)),
+			Severity: severity, Object: ref("Gateway", g), Field: certificateField(l),
 			Problem: problem, Remedy: remedy, Command: describe("gateway", g),
 		})
 	}
 	now, date := s.reference(), "2006-01-02 15:04 MST"
 	const renew = "renew the certificate in the Secret; the pods load it without a restart"
-	switch {
-	case now.After(c.NotAfter):
-		add(Error, "the certificate expired on "+c.NotAfter.UTC().Format(date), renew)
-	case now.Before(c.NotBefore):
-		add(
-			Error,
-			"the certificate is not valid before "+c.NotBefore.UTC().Format(date),
-			"correct the clock of its issuer, or wait",
-		)
-	case c.NotAfter.Sub(now) < certificateNotice:
-		add(
-			Warning,
-			fmt.Sprintf(
-				"the certificate expires in %s, on %s",
-				span(c.NotAfter.Sub(now)),
-				c.NotAfter.UTC().Format(date),
-			),
-			renew,
-		)
-	}
-	if c.SelfSigned {
-		add(
-			Warning,
-			"the certificate is self-signed: browsers do not connect",
-			"use a certificate of a CA that clients trust",
-		)
+	for i, c := range l.AllCertificates() {
+		the := "the certificate"
+		if i > 0 {
+			the += " for " + cmp.Or(few(c.Names), "no name")
+		}
+		switch {
+		case now.After(c.NotAfter):
+			add(Error, the+" expired on "+c.NotAfter.UTC().Format(date), renew)
+		case now.Before(c.NotBefore):
+			add(Error, the+" is not valid before "+c.NotBefore.UTC().Format(date), "correct the clock of its issuer, or wait")
+		case c.NotAfter.Sub(now) < certificateNotice:
+			add(Warning, fmt.Sprintf("%s expires in %s, on %s", the, span(c.NotAfter.Sub(now)), c.NotAfter.UTC().Format(date)), renew)
+		}
+		if c.SelfSigned {
+			add(Warning, the+" is self-signed: browsers do not connect", "use a certificate of a CA that clients trust")
+		}
 	}
 	if host := uncovered(l); host != "" {
+		c := l.Certificate
 		remedy := "use a certificate for " + host
-		if len(c.Names) > 0 && !strings.Contains(c.Names[0], "*") {
-			remedy += ", or set spec.addresses[0] of the Gateway to type Hostname, value " + c.Names[0]
+		if i := slices.IndexFunc(c.Names, isHostname); i >= 0 {
+			remedy += ", or set spec.addresses[0] of the Gateway to type Hostname, value " + c.Names[i]
 		}
-		add(
-			Warning,
-			fmt.Sprintf(
-				"clients are told the address %s, and the certificate is for %s",
-				host,
-				cmp.Or(few(c.Names), "no name"),
-			),
-			remedy,
-		)
+		add(Warning, fmt.Sprintf("clients are told the address %s, and the certificate is for %s", host, cmp.Or(few(c.Names), "no name")), remedy)
 	}
 	return found
+}
+
+// isHostname reports whether a name of a certificate is neither an IP address nor a wildcard.
+func isHostname(name string) bool {
+	_, err := netip.ParseAddr(name)
+	return err != nil && !strings.Contains(name, "*")
 }
 
 // uncovered returns the first host that clients of a listener receive and for which none of its certificates is valid.
 // Otherwise it returns "".
 func uncovered(l inspection.ListenerStatus) string {
-	certificates := [][]string{l.Certificate.Names}
-	for _, c := range l.OtherCertificates {
+	var certificates [][]string
+	for _, c := range l.AllCertificates() {
 		certificates = append(certificates, c.Names)
 	}
-	host := cmp.Or(l.PublicHost, l.PublicAddress)
-	if config.CertificatesCover(certificates, host) {
-		return ""
+	for _, host := range l.PublicHosts() {
+		if !config.CertificatesCover(certificates, host) {
+			return host
+		}
 	}
-	return host
+	return ""
 }
 
 // span returns a duration in the largest fitting unit.

@@ -289,11 +289,14 @@ func (s *Snapshot) declared(g *Gateway, listener string) (d declaredCertificate)
 	now := s.reference()
 	for _, status := range g.Statuses {
 		for _, l := range status.Listeners {
-			if c := l.Certificate; c != nil && lastPart(l.Name) == listener {
+			if l.Certificate == nil || lastPart(l.Name) != listener {
+				continue
+			}
+			for _, c := range l.AllCertificates() {
 				d.expired = d.expired || now.After(c.NotAfter) || now.Before(c.NotBefore)
 				d.selfSigned = d.selfSigned || c.SelfSigned
-				d.otherName = d.otherName || uncovered(l) != ""
 			}
+			d.otherName = d.otherName || uncovered(l) != ""
 		}
 	}
 	return d

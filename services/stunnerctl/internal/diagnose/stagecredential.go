@@ -194,7 +194,7 @@ type refusals struct {
 func (s *Snapshot) recentRefusals(g *Gateway, reason string) (found refusals) {
 	users, clients := map[string]bool{}, map[string]bool{}
 	for i, r := range g.Refusals {
-		if r.Reason != reason || s.Now.Sub(r.Last) > recent {
+		if r.Reason != reason || s.reference().Sub(r.Last) > recent {
 			continue
 		}
 		if found.last == nil {
@@ -232,9 +232,9 @@ func (s *Snapshot) refused(g *Gateway, r Refusal, times int) Finding {
 	}
 	problem := fmt.Sprintf("%s: %s", r.Reason, r.Text)
 	if times > 1 {
-		problem += fmt.Sprintf(" (%d times, last %s ago)", times, span(max(s.Now.Sub(r.Last), 0)))
+		problem += fmt.Sprintf(" (%d times, last %s ago)", times, span(max(s.reference().Sub(r.Last), 0)))
 	} else {
-		problem += fmt.Sprintf(" (%s ago)", span(max(s.Now.Sub(r.Last), 0)))
+		problem += fmt.Sprintf(" (%s ago)", span(max(s.reference().Sub(r.Last), 0)))
 	}
 	return Finding{
 		Severity: Error, Object: object, Field: c.field, Problem: problem, Remedy: c.remedy,

@@ -52,16 +52,25 @@ type Deployment struct {
 	// Dial connects to a port of a ready pod with the labels of a selector.
 	Dial func(ctx context.Context, namespace, selector string, port int32) (net.Conn, error)
 
-	name  string
-	media []netip.AddrPort // the addresses of the pod, one of each family
+	name string
+	// pullSecrets are those of the dataplane pods, because the image is in their repository.
+	pullSecrets []corev1.LocalObjectReference
+	media       []netip.AddrPort // the addresses of the pod, one of each family
 }
 
 // Start creates the objects and waits until the pod is ready. Stop must be called even if Start returns an error.
 func (d *Deployment) Start(ctx context.Context) (err error) {
+	dataplanes, err := d.dataplanes(ctx)
 	if d.Image == "" {
-		if d.Image, err = d.releasedImage(ctx); err != nil {
+		if err == nil {
+			d.Image, err = d.releasedImage(dataplanes)
+		}
+		if err != nil {
 			return err
 		}
+	}
+	for _, pod := range dataplanes { // without the right to read them there may be none, and the image needs no Secret
+		d.pullSecrets = pod.Spec.ImagePullSecrets
 	}
 	d.name = "icetest-" + strings.ToLower(rand.Text()[:8])
 	meta := metav1.ObjectMeta{
@@ -90,16 +99,21 @@ func (d *Deployment) Start(ctx context.Context) (err error) {
 	return d.await(ctx)
 }
 
-// releasedImage returns the image of the echo peer that was released with the image of a dataplane pod, in the same
-// repository.
-func (d *Deployment) releasedImage(ctx context.Context) (string, error) {
+// dataplanes returns the pods of the Gateway.
+func (d *Deployment) dataplanes(ctx context.Context) ([]corev1.Pod, error) {
 	pods, err := d.Client.CoreV1().Pods(d.Gateway.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: "stunner.l7mp.io/related-gateway-name=" + d.Gateway.Name,
 	})
 	if err != nil {
-		return "", fmt.Errorf("find the image of the echo peer: read the dataplane pods: %w: use --echo-image", err)
+		return nil, fmt.Errorf("find the image of the echo peer: read the dataplane pods: %w: use --echo-image", err)
 	}
-	for _, pod := range pods.Items {
+	return pods.Items, nil
+}
+
+// releasedImage returns the image of the echo peer that was released with the image of a dataplane pod, in the same
+// repository.
+func (d *Deployment) releasedImage(dataplanes []corev1.Pod) (string, error) {
+	for _, pod := range dataplanes {
 		for _, c := range pod.Spec.Containers {
 			if image := beside(c.Image); image != "" {
 				return image, nil
@@ -107,7 +121,7 @@ func (d *Deployment) releasedImage(ctx context.Context) (string, error) {
 		}
 	}
 	return "", fmt.Errorf(
-		"find the image of the echo peer: no dataplane pod of Gateway %s runs an image stunnerd: use --echo-image",
+		"find the image of the echo peer: no dataplane pod of Gateway %s runs an image stunnerd with a tag: use --echo-image",
 		d.Gateway,
 	)
 }
@@ -132,7 +146,7 @@ func (d *Deployment) job(meta metav1.ObjectMeta) *batchv1.Job {
 		Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: meta.Labels},
 			Spec: corev1.PodSpec{
-				RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no,
+				RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, ImagePullSecrets: d.pullSecrets,
 				TerminationGracePeriodSeconds: new(int64),
 				SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes,
 					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},

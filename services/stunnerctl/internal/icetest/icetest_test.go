@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -360,7 +361,10 @@ func TestDeployment(t *testing.T) {
 			Namespace: "media",
 			Labels:    map[string]string{"stunner.l7mp.io/related-gateway-name": "door"},
 		},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "example.org/stunnerd:1"}}},
+		Spec: corev1.PodSpec{
+			Containers:       []corev1.Container{{Image: "example.org/stunnerd:1"}},
+			ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}},
+		},
 	}
 	client := fake.NewClientset(other, dataplane)
 	client.PrependReactor("create", "jobs", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -393,6 +397,9 @@ func TestDeployment(t *testing.T) {
 	if err != nil || *job.Spec.ActiveDeadlineSeconds != 120 || *job.Spec.TTLSecondsAfterFinished != 0 ||
 		*job.Spec.BackoffLimit != 0 || job.Spec.Template.Spec.RestartPolicy != corev1.RestartPolicyNever {
 		t.Errorf("%+v %v", job, err)
+	}
+	if got := job.Spec.Template.Spec.ImagePullSecrets; !slices.Equal(got, dataplane.Spec.ImagePullSecrets) {
+		t.Errorf("pull Secrets %v, want those of the dataplane", got)
 	}
 	route, err := objects.Resource(udpRoutes).Namespace("media").Get(t.Context(), d.name, metav1.GetOptions{})
 	if err != nil {

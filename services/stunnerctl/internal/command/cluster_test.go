@@ -105,6 +105,23 @@ users: [{name: a, user: {token: x}}], contexts: [{name: a, context: {cluster: a,
 	return []string{"--kubeconfig", file, "--cache-dir", t.TempDir()}
 }
 
+// Without a Gateway of an operator with a usual name, an error names the flag for an operator with another name, as of a
+// second release. With the flag, its Gateways are found.
+func TestGateways_OfAnotherControllerName(t *testing.T) {
+	flags := append(fakeCluster(t, "",
+		`{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: calls}, spec: {controllerName: example.org/calls}}`,
+		`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: front, namespace: calls}, spec: {gatewayClassName: calls}}`,
+	), "status", "-n", "calls")
+	if _, errs, code := execute(t, "", flags...); code != exitFailed || !strings.Contains(errs, "no Gateway of STUNner in calls") ||
+		!strings.Contains(errs, "--controller-name") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+	_, errs, _ := execute(t, "", append(flags, "--controller-name", "example.org/calls")...) // there is no operator to ask
+	if strings.Contains(errs, "no Gateway of STUNner") {
+		t.Error(errs)
+	}
+}
+
 // labelled returns a list with the objects that a label selector selects, and every other answer unchanged.
 func labelled(t *testing.T, answer any, text string) any {
 	list, ok := answer.(map[string]any)

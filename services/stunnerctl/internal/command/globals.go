@@ -224,12 +224,18 @@ func (g *globals) gateways(ctx context.Context, s connect.Source, names []string
 	}
 	found, err := s.Gateways(ctx, namespace)
 	if err == nil && len(found) == 0 {
-		where := cmp.Or(namespace, "all namespaces")
-		hint := ": use -A for all namespaces"
-		if namespace == "" {
-			hint = ""
+		var hints []string
+		if namespace != "" {
+			hints = append(hints, "-A for all namespaces")
 		}
-		return nil, fmt.Errorf("no Gateway of STUNner in %s%s", where, hint)
+		if inCluster && g.controllerName == "" {
+			hints = append(hints, "--controller-name if that of the operator does not start with "+connect.ControllerPrefix)
+		}
+		text := "no Gateway of STUNner in " + cmp.Or(namespace, "all namespaces")
+		if len(hints) > 0 {
+			text += ": use " + strings.Join(hints, ", or ")
+		}
+		return nil, errors.New(text)
 	}
 	return found, err
 }

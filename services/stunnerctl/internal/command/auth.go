@@ -206,6 +206,10 @@ func (g *globals) authService(f authFlags) (*url.URL, dialFunc, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		g.progress("connecting to the auth service")
 		names := cluster.Installation(ctx, cmp.Or(f.serviceNamespace, g.operatorNamespace))
+		if names.Another != "" {
+			return nil, fmt.Errorf("operators run in the namespaces %s and %s: use --auth-service-namespace, or --auth-server-address",
+				names.Namespace, names.Another)
+		}
 		conn, err := cluster.Dial(ctx, names.Namespace, "app="+names.Auth, int32(f.servicePort))
 		if err != nil {
 			return nil, fmt.Errorf("%w: use --auth-service-namespace, or --auth-server-address", err)

@@ -92,6 +92,19 @@ func TestAuthService_IsFoundInEachRelease(t *testing.T) {
 	}
 }
 
+// With operators in several namespaces, none of them stunner-system, a flag must select the auth service.
+func TestAuthService_OfSeveralOperators(t *testing.T) {
+	flags := fakeCluster(t, "", append(releasePods("calls", "stunner", false), releasePods("edge", "stunner", false)...)...)
+	_, errs, code := execute(t, "", append(flags, "auth", "media/frankfurt")...)
+	if code != exitFailed || !strings.Contains(errs, "namespaces calls and edge: use --auth-service-namespace") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+	_, errs, _ = execute(t, "", append(flags, "auth", "media/frankfurt", "--auth-service-namespace", "edge")...)
+	if !strings.Contains(errs, "forward a port to pod stunner-auth-1:") {
+		t.Error(errs)
+	}
+}
+
 // A token is not sent in clear text to another host.
 func TestAuthTokenNeedsTLS(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")

@@ -218,19 +218,23 @@ type Installation struct {
 	Namespace string
 	// Operator and Auth are the values of the label app of the pods of the operator and of the auth service.
 	Operator, Auth string
+	// Another is the namespace of another operator; empty if there is none, or if a namespace was searched first.
+	Another string
 }
 
 // Installation returns the names of the installation whose operator is in a namespace. Without a namespace,
 // DefaultOperatorNamespace is tried first, and then all namespaces. If no pod of an operator is found, or pods cannot be
 // listed, the names are those of the documentation.
 func (c *Cluster) Installation(ctx context.Context, namespace string) Installation {
-	found := Installation{cmp.Or(namespace, DefaultOperatorNamespace), "stunner-operator", "stunner-auth"}
+	found := Installation{
+		Namespace: cmp.Or(namespace, DefaultOperatorNamespace), Operator: "stunner-operator", Auth: "stunner-auth",
+	}
 	searched := []string{namespace}
 	if namespace == "" {
 		searched = []string{DefaultOperatorNamespace, metav1.NamespaceAll}
 	}
 	for _, namespace := range searched {
-		pods, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryLabel, Limit: 1})
+		pods, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryLabel})
 		if err != nil || len(pods.Items) == 0 {
 			continue
 		}
@@ -238,6 +242,11 @@ func (c *Cluster) Installation(ctx context.Context, namespace string) Installati
 		// The chart starts both names with fullnameOverride, or the release and nameOverride.
 		if app := pods.Items[0].Labels["app"]; strings.HasSuffix(app, "-operator") {
 			found.Operator, found.Auth = app, strings.TrimSuffix(app, "-operator")+"-auth"
+		}
+		for _, pod := range pods.Items {
+			if pod.Namespace != found.Namespace {
+				found.Another = pod.Namespace
+			}
 		}
 		break
 	}

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -212,36 +212,42 @@ func (c *candidate) Update(ctx context.Context, r resourcelock.LeaderElectionRec
 
 // Get implements resourcelock.Interface. The record of a leader whose process has ended has no holder.
 func (c *candidate) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	before, raw, err := c.Interface.Get(ctx)
+	record, raw, err := c.Interface.Get(ctx)
 	if err == nil {
-		c.holder = before.HolderIdentity
+		c.holder = record.HolderIdentity
 	}
-	if err != nil || before.HolderIdentity == "" || before.HolderIdentity == c.Identity() || c.lease.isLeader() ||
-		!c.refuses(ctx) {
-		return before, raw, err
+	if err != nil || record.HolderIdentity == "" || record.HolderIdentity == c.Identity() || c.lease.isLeader() {
+		return record, raw, err
+	}
+	before, err := c.leases.Get(ctx, leaseName, metav1.GetOptions{})
+	if err != nil || !refuses(ctx, before.Annotations[leaderAddressAnnotation]) {
+		return record, raw, nil
 	}
 	select {
 	case <-ctx.Done():
-		return before, raw, nil
+		return record, raw, nil
 	case <-time.After(deathWait):
 	}
-	now, nowRaw, err := c.Interface.Get(ctx)
-	if err == nil && bytes.Equal(raw, nowRaw) {
-		c.log.Info("take the lease before it expires, because the process of the leader has ended", "leader",
-			before.HolderIdentity)
-		now.HolderIdentity = ""
+	if record, raw, err = c.Interface.Get(ctx); err != nil {
+		return record, raw, err
 	}
-	return now, nowRaw, err
+	// The time in a record has no fractions of a second, so a record does not show each renewal.
+	now, err := c.leases.Get(ctx, leaseName, metav1.GetOptions{})
+	if err == nil && equality.Semantic.DeepEqual(now.Spec, before.Spec) {
+		c.log.Info("take the lease before it expires, because the process of the leader has ended", "leader",
+			record.HolderIdentity)
+		record.HolderIdentity = ""
+	}
+	return record, raw, nil
 }
 
-// refuses reports whether the address in the Lease refuses connections.
-func (c *candidate) refuses(ctx context.Context) bool {
-	l, err := c.leases.Get(ctx, leaseName, metav1.GetOptions{})
-	if err != nil || l.Annotations[leaderAddressAnnotation] == "" {
+// refuses reports whether an address refuses connections.
+func refuses(ctx context.Context, address string) bool {
+	if address == "" {
 		return false
 	}
 	dialer := net.Dialer{Timeout: dialTimeout}
-	conn, err := dialer.DialContext(ctx, "tcp", l.Annotations[leaderAddressAnnotation])
+	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return errors.Is(err, syscall.ECONNREFUSED)
 	}

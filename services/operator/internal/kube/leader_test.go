@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -45,28 +46,29 @@ func TestALeaseIsTakenEarlyOnlyFromAProcessThatHasEnded(t *testing.T) {
 		"released":                               {"", refusing, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			replica := newCandidate(t, own, c.holder)
-			leases := replica.leases
-			if err := setLeaseMetadata(t.Context(), leases, nil, c.address); err != nil {
-				t.Fatal(err)
-			}
-			if c.renewed {
-				time.AfterFunc(retryPeriod, func() {
-					l, err := leases.Get(context.Background(), leaseName, metav1.GetOptions{})
-					if err == nil {
-						l.Spec.RenewTime = new(metav1.NowMicro())
-						_, err = leases.Update(context.Background(), l, metav1.UpdateOptions{})
-					}
-					if err != nil {
-						t.Errorf("renew: %v", err)
-					}
-				})
-			}
-			got, _, err := replica.Get(t.Context())
-			if err != nil || got.HolderIdentity != c.want {
-				t.Errorf("the holder is %q, want %q: %v", got.HolderIdentity, c.want, err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				replica := newCandidate(t, own, c.holder)
+				leases := replica.leases
+				if err := setLeaseMetadata(t.Context(), leases, nil, c.address); err != nil {
+					t.Fatal(err)
+				}
+				if c.renewed {
+					time.AfterFunc(retryPeriod, func() {
+						l, err := leases.Get(context.Background(), leaseName, metav1.GetOptions{})
+						if err == nil {
+							l.Spec.RenewTime = new(metav1.NowMicro())
+							_, err = leases.Update(context.Background(), l, metav1.UpdateOptions{})
+						}
+						if err != nil {
+							t.Errorf("renew: %v", err)
+						}
+					})
+				}
+				got, _, err := replica.Get(t.Context())
+				if err != nil || got.HolderIdentity != c.want {
+					t.Errorf("the holder is %q, want %q: %v", got.HolderIdentity, c.want, err)
+				}
+			})
 		})
 	}
 }

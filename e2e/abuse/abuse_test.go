@@ -4,14 +4,14 @@
 //
 //	abuse_test.go                the dataplane under attack, and its well-behaved client
 //	flood_test.go                floods of datagrams
-//	share_test.go                guessed passwords, and what one user can take from others
+//	share_test.go                guessed passwords, and shares of users in the resources
 //	stream_test.go               connections over TCP and TLS
 //	handshake_test.go dtls_test.go handshakes
 //	records_test.go              DTLS records that are not authentic, with coturn for comparison
-//	neighbour_test.go            calls beside a neighbour that disturbs them, with a control
-//	neighbour_hosts_test.go neighbour_triggers_test.go  its networks and what the neighbour does
-//	largest_test.go              one user that repeats each message in as many sessions as it gets, and what must hold
-//	largest_acts_test.go         what the user repeats: requests, attributes, transports, identities
+//	neighbour_test.go            calls while another client, peer or source sends disturbing traffic, with a control
+//	neighbour_hosts_test.go neighbour_triggers_test.go  the networks and the traffic of the neighbour
+//	largest_test.go              one user that repeats each message in as many sessions as possible, and the conditions for the server
+//	largest_acts_test.go         the repeated messages: requests, attributes, transports, identities
 //	largest_source_test.go       the methods and attributes of the source
 //	largest_hoard_test.go        how the user opens sessions and connections, and sends
 package abuse

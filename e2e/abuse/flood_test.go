@@ -66,7 +66,7 @@ func TestFirstRequestsAreNotAmplified(t *testing.T) {
 
 // T-17, T-19: mutations of all messages of a client, with every first byte, sent by a client with an allocation and by
 // a client without an allocation.
-func TestDamagedMessagesDoNoHarm(t *testing.T) {
+func TestServerHandlesMutatedMessages(t *testing.T) {
 	siege(t, func(d *target, _ *call.Call) {
 		const datagrams = 100_000
 		dice := rand.New(rand.NewPCG(17, 17))

@@ -95,7 +95,8 @@ func (h *hoard) fill(ctx context.Context) {
 }
 
 const (
-	// enough is the number of refusals that show that the server accepts no more sessions of the user.
+	// enough is the number of refusals after which the test concludes that the server accepts no more sessions of the
+	// user.
 	enough = 64
 	// idleSpan is how long the act idle lasts. The server closes connections without a message after 10 s, and
 	// handshakes after 5 s, so their number does not grow later.

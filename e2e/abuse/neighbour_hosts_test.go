@@ -30,7 +30,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// Each host reaches the one address of the server over its own link.
+// Each host reaches the only address of the server over its own link.
 var (
 	serverAddr = netip.MustParseAddr("10.200.0.1")
 	turnServer = netip.AddrPortFrom(serverAddr, 3478)

@@ -35,9 +35,10 @@ var (
 // this way.
 const mostChannels = "a user sends over channels to peers that do not exist"
 
-// TestNoisyNeighbour: running calls continue and new calls succeed, whatever one client, peer or unauthenticated source
-// does. The control is a second server with its own hosts and without a neighbour. With -coturn each case also runs on
-// coturn, and stunnerd must not be worse. -run selects cases and servers: TestNoisyNeighbour/vanish/stunnerd.
+// TestNoisyNeighbour: running calls continue and new calls succeed during any activity of one client, peer or
+// unauthenticated source. The control is a second server with its own hosts and without a neighbour. With -coturn each
+// case also runs on coturn, and stunnerd must not be worse. -run selects cases and servers:
+// TestNoisyNeighbour/vanish/stunnerd.
 func TestNoisyNeighbour(t *testing.T) {
 	quiet, noisy, whole := [2]*hosts{}, [2]*hosts{}, t // with veth and with TAP interfaces
 	for _, n := range neighbours {

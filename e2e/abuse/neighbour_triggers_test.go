@@ -21,7 +21,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// neighbour describes what a client, a peer or an unauthenticated source does during the calls of others.
+// neighbour describes an activity of a client, a peer or an unauthenticated source during the calls of others.
 type neighbour struct {
 	sentence string
 	over     call.Network // transport of the running and of the new calls
@@ -284,8 +284,8 @@ func slowReader(t *testing.T, h *hosts) harm {
 	}
 }
 
-// handshakesOf begins handshakes of TLS or DTLS from one address, at little CPU cost of its own. It does not continue
-// them when the server has computed its part. Invalid data over UDP comes from the same address.
+// handshakesOf begins handshakes of TLS or DTLS from one address. It needs little CPU time, because it does not
+// continue a handshake after the server has computed its part. Invalid data over UDP comes from the same address.
 func handshakesOf(perSecond, garbage int, hello func(context.Context, func(func()), netip.Addr, netip.AddrPort) bool) trigger {
 	return func(t *testing.T, h *hosts) harm {
 		at := host(lan, 2)

@@ -142,7 +142,7 @@ type recordFlood struct {
 // count counts a sent datagram, and waits for the server before its queue is full.
 func (s *recordFlood) count(t *testing.T, size int) {
 	t.Helper()
-	const least, most = 768, 48 << 10 // what a datagram takes of a receive buffer, and a part of the buffer
+	const least, most = 768, 48 << 10 // the space of a datagram in a receive buffer, and a part of the buffer
 	s.sent++
 	if s.queue += least + size; s.queue < most {
 		return

@@ -231,7 +231,7 @@ func TestUsersBehindOneAddress(t *testing.T) {
 }
 
 // T-12: a user that reserves ports and ends the allocations keeps no reservation, and does not block other users.
-func TestReservedPortsAreNotHoarded(t *testing.T) {
+func TestReservedPortsOfOneUserAreBounded(t *testing.T) {
 	t.Parallel()
 	d := startWith(t, settings{secret: secret})
 	pair := stun.RawAttribute{Type: stun.AttrEvenPort, Value: []byte{0x80}}

@@ -64,8 +64,8 @@ func TestSilentConnectionsDelayNoClient(t *testing.T) {
 	}
 }
 
-// T-14: a connection without a complete request is closed, whatever else it sends.
-func TestConnectionsThatGetNowhereAreClosed(t *testing.T) {
+// T-14: a connection without a complete request is closed, even if it sends other data.
+func TestIncompleteConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	d := start(t)
 	for name, c := range map[string]struct {

@@ -272,7 +272,7 @@ func TestGarbageTokens(t *testing.T) {
 			token(unknownKey, "one", func(map[string]any) {}),
 			token(p.key, "one", func(c map[string]any) { c["aud"] = "others" }),
 			token(unknownKey, fmt.Sprint("unknown-", i), func(c map[string]any) { c["exp"] = 1 }))
-		for j := range 8 { // without their key, the service cannot know that these are invalid
+		for j := range 8 { // without their key, the service cannot detect that these are invalid
 			garbage = append(garbage, token(unknownKey, fmt.Sprint("unknown-", i, "-", j), func(map[string]any) {}))
 		}
 	}
@@ -355,7 +355,7 @@ func TestGarbageTokens(t *testing.T) {
 const rated = 100
 
 // at ten times the rated load, from four pods, no request fails and little memory is used. A change of the config
-// is delivered meanwhile. Afterwards the service uses no more than before.
+// is delivered meanwhile. Afterwards the service uses at most the memory of before.
 func TestTenTimesTheRatedLoad(t *testing.T) {
 	program := harnesstest.Build(t, harness.Auth)
 	s, twin := start(t, program), start(t, program)

@@ -3,7 +3,7 @@
 //
 // # Files
 //
-//	setup_test.go  the product, the load balancer, and what is read of them
+//	setup_test.go  the product, the load balancer, and their state
 package balancer
 
 import (

@@ -196,7 +196,7 @@ func (s *balanced) start(
 	})
 }
 
-// dial is start without an error. The call lasts until it is ended.
+// dial is start for calls that must succeed. The caller ends the call.
 func (s *balanced) dial(t *testing.T, n call.Network, local, to netip.AddrPort) *call.Call {
 	t.Helper()
 	c, err := s.start(t.Context(), t, n, local, to)

@@ -3,10 +3,10 @@
 //
 // # Files
 //
-//	page_test.go     what the test page says about URLs that fail
+//	page_test.go     texts of the test page about failing URLs
 //	crash_test.go    calls during crashes of stunnerd
 //	offload_test.go  calls that the kernel forwards
-//	regions_test.go  calls while a region is dead
+//	regions_test.go  calls while a region is unreachable
 //
 // Package e2e/internal/chromium controls the browser.
 package browser

@@ -140,7 +140,7 @@ func (r release) templates(t *testing.T) (map[string]string, error) {
 	return engine.Render(&c, values)
 }
 
-// notes returns what `helm install` prints.
+// notes returns the output of `helm install`.
 func (r release) notes(t *testing.T) string {
 	t.Helper()
 	files, err := r.templates(t)

@@ -5,9 +5,9 @@
 //
 //	contract_test.go    the types of the Go client against the contract
 //	typescript_test.go  the unit tests of the TypeScript client
-//	generators_test.go  the contract as generators of clients read it
+//	generators_test.go  the contract as input of client generators
 //	docs_test.go        the code of the documentation
-//	front_test.go       the auth service with faults, as clients see it
+//	front_test.go       the auth service with injected faults
 //	page                the call in Chromium, and the program for Node.js
 package clients
 

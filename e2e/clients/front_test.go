@@ -113,7 +113,7 @@ func (f *front) renewedThroughFaults(t *testing.T) {
 		before := f.asked[i]
 		switch wait := a.at.Sub(before.at); {
 		case before.fault == "" && wait < lifetime*time.Second/4:
-			// The client counts from the moment before it connects.
+			// The client measures from the time before it connects.
 			t.Errorf("request %d came %s after the last answer, want half of a lifetime", i+2, wait)
 		case before.fault != "" && before.fault != "broken connection" && wait < retryAfter:
 			t.Errorf("request %d came %s after %s, want %s", i+2, wait, before.fault, retryAfter)

@@ -266,7 +266,7 @@ func TestSecretReferencesAreNotPruned(t *testing.T) {
 	}
 }
 
-// A patch without schema and an empty list are stored as they are written.
+// A patch without schema and an empty list are stored unchanged.
 func TestObjectsAreStoredAsWritten(t *testing.T) {
 	for kind, spec := range map[string]string{
 		"Dataplane":     `{podTemplatePatch: {spec: {containers: [{name: tap, image: tap, $patch: replace}], volumes: null}}}`,

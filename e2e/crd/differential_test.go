@@ -264,7 +264,7 @@ func dryRun(ctx context.Context, client *http.Client, url string, body []byte) (
 		switch answer.StatusCode {
 		case http.StatusCreated:
 			return v, nil
-		case http.StatusNotFound, http.StatusTooManyRequests: // a kind is served a moment after its CRD is established
+		case http.StatusNotFound, http.StatusTooManyRequests: // a kind is served shortly after its CRD is established
 			time.Sleep(100 * time.Millisecond)
 			continue
 		case http.StatusBadRequest, http.StatusUnprocessableEntity:

@@ -1,6 +1,6 @@
 // Command demo shows the product on this machine. It starts an operator with the YAML of docs/examples/quickstart, an
 // auth service and an echo peer; the operator starts the dataplane. Then the demo makes a relayed call and keeps
-// running until Ctrl-C. It leaves no process behind, even if it is killed.
+// running until Ctrl-C. No process remains after its end, even if it is killed.
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 	}
 }
 
-// run returns an error if the demo failed. The screen has shown the reason by then.
+// run returns an error if the demo failed. The reason is already printed then.
 func run(ctx context.Context, args []string) error {
 	d := &demo{screen: newScreen(os.Stdout, os.Getenv)}
 	here, err := os.Executable()
@@ -81,7 +81,7 @@ func (d *demo) run(ctx context.Context, example string, once bool) error {
 	return err
 }
 
-// stay returns when ctx ends or a process of the product has exited.
+// stay waits until ctx ends or a process of the product has exited.
 func (d *demo) stay(ctx context.Context) error {
 	d.screen.gap()
 	d.screen.note("Ctrl-C ends it.", "")

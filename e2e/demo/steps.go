@@ -35,7 +35,7 @@ type outcome struct {
 	allocations float64
 }
 
-// steps carries out all steps and prints the verdict.
+// steps runs all steps and prints the verdict.
 func (d *demo) steps(ctx context.Context, example string, once bool) error {
 	var o outcome
 	s := &d.stack
@@ -65,7 +65,7 @@ func (d *demo) steps(ctx context.Context, example string, once bool) error {
 	return nil
 }
 
-// step carries out one step and prints its result.
+// step runs one step and prints its result.
 func (d *demo) step(ctx context.Context, s step) error {
 	bounded, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
@@ -160,7 +160,7 @@ func (d *demo) call(ctx context.Context, o *outcome) (string, error) {
 	return fmt.Sprintf("%d datagrams to the echo peer and back, %d lost", o.stats.Sent, o.stats.Lost), err
 }
 
-// places prints URLs and files to inspect while the demo runs.
+// places prints the URLs and files that a user can inspect while the demo runs.
 func (d *demo) places() {
 	d.screen.gap()
 	d.screen.note("test page", d.stack.AuthURL()+"/demo/")

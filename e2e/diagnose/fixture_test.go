@@ -44,7 +44,7 @@ func fixtures(t *testing.T) (all []fixture) {
 	return all
 }
 
-// The first finding of each fault names the fault, with its remedy. A healthy Gateway has no finding.
+// After each fault, the first finding names the fault, with its remedy. A healthy Gateway has no finding.
 func TestFirstFindingIsTheFault(t *testing.T) {
 	o := startOperator(t)
 	all := fixtures(t)

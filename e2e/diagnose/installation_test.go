@@ -7,7 +7,7 @@
 //	sysdump_test.go       stunnerctl sysdump
 //
 // There are no nodes: the test writes the statuses and events that a kubelet, kube-proxy, KEDA and a load balancer
-// would write, and it is the dataplane that answers the operator.
+// would write, and answers the operator in place of the dataplane.
 //
 // The rules are in services/stunnerctl/internal/diagnose.
 package diagnose

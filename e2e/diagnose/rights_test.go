@@ -108,7 +108,7 @@ func testRights(t *testing.T, g *gateway) {
 	}
 }
 
-// areInfosOnRights reports whether all findings are infos, one of which names missing rights.
+// areInfosOnRights reports whether all findings are infos, and one of them names missing rights.
 func areInfosOnRights(found, _ []finding) bool {
 	named := slices.ContainsFunc(found, func(f finding) bool {
 		return strings.Contains(f.Problem, "you may not ") && strings.Contains(f.Remedy, "stunner-viewer")

@@ -321,7 +321,8 @@ func rewrite(t *testing.T, file string, pattern *regexp.Regexp, replacement stri
 	}
 }
 
-// TestBlocks: the pages have the blocks of commands that e2e/node runs, because e2e/node needs a cluster to find out.
+// TestBlocks: the pages have the blocks of commands that e2e/node runs. This test finds a missing block without a
+// cluster.
 func TestBlocks(t *testing.T) {
 	places := map[string]string{"readme": readme, "manual": "docs/install.md"}
 	files, err := filepath.Glob(filepath.Join(harnesstest.Root(t), "e2e/node/*_test.go"))

@@ -9,11 +9,11 @@
 //
 //	doctor_test.go   the places, and how a fault is found
 //	packets_test.go  firewalls, NATs and lost packets on a host without a cluster
-//	media_test.go    media servers, and the way to them
+//	media_test.go    media servers, and the network path to them
 //	proxy_test.go    a proxy with another certificate, and a load balancer that ends TLS
 //	pods_test.go     load balancers, NATs and pods of a cluster
 //	objects_test.go  objects, in a folder and at an API server
-//	clients_test.go  what clients do and meet
+//	clients_test.go  faults of clients
 //	process_test.go  processes of a cluster
 //	host_test.go     disks, files, ports, addresses and processes of a host without a cluster
 //	healthy_test.go  healthy shapes
@@ -114,7 +114,7 @@ func startCluster(t *testing.T) *cluster.Cluster {
 // fault is a fault and the finding that names it.
 type fault struct {
 	name string
-	// make causes the fault, and undo ends it. If lasts is set, the finding remains for some time after undo.
+	// make causes the fault, and undo repairs it. If lasts is set, the finding remains for some time after undo.
 	make, undo func(*testing.T)
 	lasts      bool
 	// command is the command of stunnerctl that finds the fault. If it is empty, the command is why for the first

@@ -41,7 +41,7 @@ func quiet() *logging.DefaultLoggerFactory {
 // For 0.0.0.0 there is one socket for each IPv4 address of the host, and for [::] one for each address of both
 // families, except link-local addresses, which peers behind a relay cannot reach. With a single socket, all ICE
 // candidates of a peer would read from one queue. A connectivity check and the response to the triggered check could
-// then belong to different candidate pairs, and the peer would not select a pair (RFC 8445 §7.3.1.5).
+// then be attributed to different candidate pairs, and the peer would not select a pair (RFC 8445 §7.3.1.5).
 func listenMedia(at string) (mux ice.UDPMux, address string, err error) {
 	addr, err := net.ResolveUDPAddr("udp", at)
 	if err != nil {
@@ -221,7 +221,7 @@ func (p *peer) live(idle time.Duration, ended <-chan struct{}) {
 	}
 }
 
-// ring signals without blocking. A pending signal is enough.
+// ring sends a signal without blocking. It does nothing if a signal is pending.
 func ring(bell chan<- struct{}) {
 	select {
 	case bell <- struct{}{}:

@@ -73,7 +73,7 @@ func TestAllAddresses(t *testing.T) {
 	}
 }
 
-// TestPortOfAllAddresses: a media address without a port is refused if it stands for several sockets.
+// TestPortOfAllAddresses: a media address without a port is refused if it requires several sockets.
 func TestPortOfAllAddresses(t *testing.T) {
 	if mux, _, err := listenMedia("0.0.0.0:0"); err == nil || !strings.Contains(err.Error(), "port other than 0") {
 		t.Errorf("listen: %v, %v", mux, err)
@@ -110,8 +110,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestIdlePeerLeaves: a peer without messages frees its slot after the idle time.
-func TestIdlePeerLeaves(t *testing.T) {
+// TestIdlePeerEnds: a peer without messages frees its slot after the idle time.
+func TestIdlePeerEnds(t *testing.T) {
 	r := newRoom(media(t, "127.0.0.1:0"), 1, time.Second) // longer than an answer takes
 	t.Cleanup(r.close)
 	client := caller(t)
@@ -204,7 +204,7 @@ func call(t *testing.T, url, address string) (answer string) {
 	return answer
 }
 
-// distant delays what is sent.
+// distant delays sent datagrams.
 type distant struct{ net.PacketConn }
 
 func (c distant) WriteTo(p []byte, to net.Addr) (int, error) {

@@ -1,6 +1,6 @@
 // Package existing runs the test suite of the existing operator against this operator, on a real API server.
 //
-// The suite comes from its last Go module, in managed mode. It is run as it is published, with these changes:
+// The suite comes from its last Go module, in managed mode. It is run as published, with these changes:
 //
 //   - testdata/suite.txt replaces the file that starts the existing operator;
 //   - certificates that no program can use are replaced by real ones;

@@ -6,10 +6,10 @@
 //	clients_test.go    calls and clients of single requests
 //	config_test.go     broken, large and frequent configs
 //	source_test.go     config sources, state folders and ports that are not available
-//	crash_test.go      processes that are killed or told to end, and those that follow
+//	crash_test.go      processes that are killed or terminated, and their successors
 //	journal_test.go    the session journal: 10,000 sessions, and its cost
 //	limits_test.go     limits of memory, descriptors and ports, many clients at once
-//	network_test.go    paths that lose, delay, repeat and fragment datagrams
+//	network_test.go    network paths that lose, delay, repeat and fragment datagrams
 //	dns_test.go        failures of a name server
 //	clock_test.go      jumps of the clock
 package faults

@@ -187,7 +187,7 @@ func receive(conn *net.UDPConn, f func([]byte, netip.AddrPort)) {
 	}
 }
 
-// carry delivers the copies of a datagram after their delays, or no copy if it is lost.
+// carry delivers the copies of a datagram after their delays. It delivers no copy of a lost datagram.
 func (p *path) carry(b []byte, deliver func([]byte)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

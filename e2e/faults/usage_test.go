@@ -61,8 +61,8 @@ func bill(t *testing.T, file string) map[string]usageRecord {
 	return sessions
 }
 
-// TestUsageIsExact: the usage of 1,000 sessions equals what their clients have sent and received, although the
-// process was killed once, and once left its sessions to another process.
+// TestUsageIsExact: the usage of 1,000 sessions equals the traffic of their clients, although the process was
+// killed once, and once left its sessions to another process.
 func TestUsageIsExact(t *testing.T) {
 	const count, echoes = 1000, 4
 	dir := t.TempDir()

@@ -91,7 +91,7 @@ type row struct {
 
 const head = "flood                                              objects  peak MiB  ended  not ready  changes  lost    p50    p99    max  new p99  all back after"
 
-// at returns the duration that the given share of all durations does not exceed. It is infinite if there are none.
+// at returns the quantile of the durations for the given share. It is infinite if there are no durations.
 func at(all []time.Duration, share float64) time.Duration {
 	if len(all) == 0 {
 		return math.MaxInt64
@@ -269,7 +269,7 @@ func (a *apiServer) measure(ctx context.Context, o *operator) *measurement {
 	return m
 }
 
-// errNotTaken means that the API server rejected a change, which the operator therefore cannot see.
+// errNotTaken means that the API server rejected a change, so that the operator does not receive it.
 var errNotTaken = errors.New("the API server has not accepted a change")
 
 // change moves the endpoint of a good tenant, and returns the time until its dataplanes have it.

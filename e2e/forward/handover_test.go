@@ -209,8 +209,8 @@ func TestNewCallsAtAPodThatDrains(t *testing.T) {
 }
 
 // TestNewCallsAtAPodWithoutSessions: a load balancer sends new clients to a pod without sessions for 2 s after
-// SIGTERM. No call is refused, and the pod ends when its clients use the other pod. If there is no other pod, it ends
-// at once.
+// SIGTERM. No call is refused, and the pod ends when its clients use another pod. If there is no other pod, it ends at
+// once.
 func TestNewCallsAtAPodWithoutSessions(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -280,9 +280,9 @@ func TestNewConnectionsAtAPodThatDrains(t *testing.T) {
 	awaitExit(t, leaving)
 }
 
-// TestPeerOfAnEarlierPodIsNotCut: a session has moved, and its peer still uses the socket of the first pod. After
+// TestPeerOfAnEarlierPodLosesNoDatagram: a session has moved, and its peer still uses the socket of the first pod. After
 // SIGTERM at the second pod too, the session stays there, and the call loses no datagram.
-func TestPeerOfAnEarlierPodIsNotCut(t *testing.T) {
+func TestPeerOfAnEarlierPodLosesNoDatagram(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
 	g.config.Clusters[0].Endpoints = append(g.config.Clusters[0].Endpoints, g.net.Home[0].String())

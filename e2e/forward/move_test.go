@@ -154,9 +154,9 @@ func TestCallsOfRunningPodsContinue(t *testing.T) {
 	t.Logf("%d moves, %d datagrams lost", total, lost)
 }
 
-// TestPodOfTheReleaseBefore: a pod of the last release without forwarding is not in the list of peers. It keeps
+// TestPodOfThePreviousRelease: a pod of the last release without forwarding is not in the list of peers. It keeps
 // its calls. The other pods keep their calls when clients move between them and one of them terminates.
-func TestPodOfTheReleaseBefore(t *testing.T) {
+func TestPodOfThePreviousRelease(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
 	before := g.pod()

@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// neighbours are what one client with a session can do at three pods. pods[0] has the session. step is called at a
+// neighbours are activities of one client with a session at three pods. pods[0] has the session. step is called at a
 // rate, and sends one datagram from the address of the client.
 var neighbours = []struct {
 	sentence string

@@ -217,7 +217,7 @@ func (p *page) stop() {
 // end ends the call.
 func (p *page) end() { p.tell(func(c *command) { c.End = true }) }
 
-// counters returns what an end of the page has sent and received.
+// counters returns the numbers of messages that an end of the page has sent and received.
 func (p *page) counters(end int) (sent, arrived int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -45,7 +45,7 @@ type usagePart struct {
 // usageOf is the usage of a user.
 type usageOf struct {
 	sessions       map[string]bool
-	reasons        map[string]int // of the ends of parts
+	reasons        map[string]int // numbers of ended parts by reason
 	sent, received usageCount
 }
 
@@ -84,9 +84,9 @@ func bill(t *testing.T, file string) (users map[string]*usageOf, parts int) {
 	return users, len(last)
 }
 
-// TestUsageOfARollingUpdate: the usage of 1,000 users equals what each of their clients has sent and received.
-// One of the three pods was killed and has continued its sessions. Then all pods were replaced one after another. The
-// kernel forwards the media of clients whose datagrams arrive at the pod with their session.
+// TestUsageOfARollingUpdate: the usage of 1,000 users equals the traffic of each of their clients. One of the
+// three pods was killed and has continued its sessions. Then all pods were replaced one after another. The kernel
+// forwards the media of clients whose datagrams arrive at the pod with their session.
 func TestUsageOfARollingUpdate(t *testing.T) {
 	const count, every, size = 1000, 2 * time.Second, 200
 	g := newGateway(t)
@@ -126,7 +126,7 @@ func TestUsageOfARollingUpdate(t *testing.T) {
 		return nil
 	})
 
-	// A pod does not count packets at the instant of the kill. So the calls pause, and there are none.
+	// A pod may not count packets at the instant of the kill, so the calls pause before.
 	for _, c := range calls {
 		must(t, c.Pause(t.Context()))
 	}

@@ -62,8 +62,8 @@ type environment struct {
 	authURL      string
 }
 
-// newPlace applies the manifests of a page. The test must be isolated (netns.Isolated). Host names in the page that
-// stand for the Gateway are replaced by its address.
+// newPlace applies the manifests of a page. The test must be isolated (netns.Isolated). Host names of the Gateway in
+// the page are replaced by its address.
 func newEnvironment(t *testing.T, page guide.Page) *environment {
 	t.Helper()
 	p := &environment{

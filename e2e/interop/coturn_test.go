@@ -264,7 +264,7 @@ func lossless(t *testing.T, d dataplane, c call) string {
 	return out
 }
 
-// receivedAll fails unless the client's output says that all expected echoes came back.
+// receivedAll fails unless the client's output reports that all expected echoes have arrived.
 func receivedAll(t *testing.T, out string, sent int) {
 	t.Helper()
 	lost, figures := lostPattern.FindStringSubmatch(out), figuresPattern.FindStringSubmatch(out)

@@ -43,7 +43,7 @@ type janus struct {
 	url string
 }
 
-// janusConfig enables only what the test needs: one plugin, and HTTP.
+// janusConfig enables only one plugin and HTTP.
 const janusConfig = `general: {
 	configs_folder = "%[1]s"
 	events_folder = "%[1]s"

@@ -17,9 +17,9 @@ import (
 // keda lists the KEDA kinds of the objects that the operator creates.
 var keda = []string{"scaledobjects.keda.sh", "triggerauthentications.keda.sh"}
 
-// The operator works while KEDA is missing, and while its CRDs are installed or removed. The status says what to
-// install, and the operator requests no kinds that do not exist. The test does not run in parallel with others, because
-// the CRDs exist for all tests or for none. It leaves them installed.
+// The operator works while KEDA is missing, and while its CRDs are installed or removed. The status names the missing
+// installation, and the operator requests no kinds that do not exist. The test does not run in parallel with others,
+// because the CRDs exist for all tests or for none. It leaves them installed.
 func TestAutoscalingWaitsForKEDA(t *testing.T) {
 	without := append([]string{"delete", "crd", "--ignore-not-found"}, keda...)
 	if _, err := control.Kubectl(t.Context(), without...); err != nil { // another test may have installed them
@@ -90,7 +90,7 @@ func TestAutoscalingObjectsAreMaintained(t *testing.T) {
 		`{"autoscaling":{"maxReplicas":6,"trigger":"prometheus","prometheus":{"serverAddress":"http://prometheus.example.net"}}}`,
 	)
 	s.sees("scaledobjects.keda.sh/front-door", ".spec.triggers[0].type", "prometheus")
-	// without a CA for Prometheus there is none
+	// without a CA for Prometheus there is no authentication object
 	s.sees("triggerauthentications.keda.sh/front-door", ".metadata.name", "")
 	s.reshape(`{"autoscaling":{"trigger":"external","prometheus":null}}`)
 	s.sees("triggerauthentications.keda.sh/front-door", ".metadata.name", "front-door")

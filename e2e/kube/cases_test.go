@@ -206,7 +206,7 @@ func (f *folder) problems() (string, error) {
 	return b.String(), err
 }
 
-// check compares what the checks before a deployment print.
+// check compares the outputs of the checks before a deployment.
 func (r placeRow) check(t *testing.T, programs string, pair *strings.Replacer) {
 	t.Helper()
 	f := &folder{T: t, in: filepath.Join(t.TempDir(), "in"), out: t.TempDir()}

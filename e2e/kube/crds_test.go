@@ -16,7 +16,7 @@ import (
 )
 
 // Operator and CRDs may be installed in any order. The CRDs of the chart serve UDPRoutes of the Gateway API in version
-// v1alpha2, which existing manifests have, and in version v1, as which they are stored. The operator also stops on
+// v1alpha2, which existing manifests have, and in version v1, which is the stored version. The operator also stops on
 // SIGTERM while the API server does not respond, and its liveness probe does not fail because of that.
 func TestOperatorWaitsForCRDs(t *testing.T) {
 	t.Parallel()

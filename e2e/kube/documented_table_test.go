@@ -6,13 +6,13 @@ import (
 
 // documented is a row of the table of the manifests that the documentation of the existing system shows: the manifests
 // of its reference, in testdata/documented/reference, and the manifests of a platform that uses it, in
-// testdata/documented/platform. They are applied as they are.
+// testdata/documented/platform. They are applied unchanged.
 type documented struct {
 	manifest string   // path in testdata/documented, without suffix
 	when     string   // distinguishes rows of one manifest
 	with     []string // manifests that are applied before; the outcome includes their Gateways
 	also     string   // objects that the manifest needs and that no manifest shows
-	// contradicts names the manifests or sentences that contradict each other, and what decides between them.
+	// contradicts names the manifests or sentences that contradict each other, and the one that the operator follows.
 	contradicts string
 	refused     string            // error of the API server
 	remedy      *strings.Replacer // edits a refused manifest, so that it is accepted

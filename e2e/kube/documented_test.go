@@ -132,8 +132,8 @@ func certificatePair(t *testing.T) *strings.Replacer {
 	return strings.NewReplacer("CERTIFICATE", quoted(chain), "KEY", quoted(private))
 }
 
-// onServer applies the manifest of a row, and compares the error of the API server, the outcome, and what the operator
-// has written with the output of stunnerctl render.
+// onServer applies the manifest of a row, and compares the error of the API server, the outcome, and the objects of the
+// operator with the output of stunnerctl render.
 func (row documented) onServer(s server, pair *strings.Replacer, stunnerctl string) {
 	s.Helper()
 	var applied, compared []*unstructured.Unstructured
@@ -230,7 +230,7 @@ func (row documented) compare(t *testing.T, a applier, all []*unstructured.Unstr
 	}
 }
 
-// differs compares the outcome with the wanted text, and the messages of conditions with what the row says.
+// differs compares the outcome with the wanted text, and the messages of conditions with the texts of the row.
 func (row documented) differs(ctx context.Context, a applier, all []*unstructured.Unstructured, want string) error {
 	got, messages, err := outcome(ctx, a, all)
 	if err != nil {

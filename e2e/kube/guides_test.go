@@ -98,9 +98,9 @@ func withoutDocuments(documents, text string) string {
 	return strings.Join(kept, "---\n")
 }
 
-// inForce returns nil if the Gateways and UDPRoutes are in force, as far as an API server without pods can tell: each
-// Gateway has an address, a config with all listeners, no condition that names a mistake, and none about its load
-// balancer.
+// inForce returns nil if the Gateways and UDPRoutes are in force, as far as this can be tested at an API server without
+// pods: each Gateway has an address, a config with all listeners, no condition that names a mistake, and none about its
+// load balancer.
 func (s server) inForce(ctx context.Context, all []*unstructured.Unstructured) error {
 	for _, o := range all {
 		live := o.DeepCopy()

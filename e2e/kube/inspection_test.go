@@ -171,8 +171,9 @@ func TestInspectionFollowsTheRightsOfTheCaller(t *testing.T) {
 	}
 }
 
-// K-16: the roles for users grant what the commands of stunnerctl need, as docs/reference/inspection.md lists it, and
-// no role reads Secrets. The account for users without a token reads the inspection API and nothing else.
+// K-16: the roles for users grant the rights that the commands of stunnerctl need, as listed in
+// docs/reference/inspection.md, and no role reads Secrets. The account for users without a token can only read the
+// inspection API.
 func TestRolesSufficeForCommands(t *testing.T) {
 	t.Parallel()
 	s := newShared(t)

@@ -19,7 +19,7 @@ import (
 const writesOfOne = 10
 
 // K-05: of two installations with one controller name, the younger installation is paused and reports this. It
-// continues when the older installation is gone, and is paused again when the older installation returns.
+// continues when the older installation has ended, and is paused again when the older installation returns.
 func TestOneOfTwoInstallationsIsPaused(t *testing.T) {
 	t.Parallel()
 	first := prepare(t, t.TempDir(), nameOf(t))

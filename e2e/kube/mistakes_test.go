@@ -26,8 +26,8 @@ import (
 type mistake struct {
 	name string
 	make func(*faulty)
-	// seen waits until the operator has processed the mistake. Nil means that the status of the Gateway says that the
-	// published config stays in force.
+	// seen waits until the operator has processed the mistake. Nil means that the status of the Gateway reports that
+	// the published config stays in force.
 	seen func(*faulty)
 	// takes means that the written mistake itself removes the media server, and nothing else.
 	takes bool
@@ -90,7 +90,7 @@ func routeFails(condition string) func(*faulty) {
 	return func(p *faulty) { p.sees("udproute.stunner.l7mp.io/media", path, "False") }
 }
 
-// listenerHeld returns a function that waits until the status says that a listener keeps its published config.
+// listenerHeld returns a function that waits until the status reports that a listener keeps its published config.
 func listenerHeld(name string) func(*faulty) {
 	return func(p *faulty) {
 		p.await(func(ctx context.Context) error {
@@ -104,7 +104,7 @@ func listenerHeld(name string) func(*faulty) {
 	}
 }
 
-// promises waits until the status of the Gateway says that the published config stays in force.
+// promises waits until the status of the Gateway reports that the published config stays in force.
 func (p *faulty) promises(when string) {
 	p.await(func(ctx context.Context) error {
 		got, err := control.Field(ctx, p.name, "gateway/door", `.status.conditions[?(@.type=="Programmed")].message`)

@@ -130,7 +130,7 @@ func (s silentServer) made(ctx context.Context, gateway *unstructured.Unstructur
 	return s.generated(ctx, gateway)
 }
 
-// answer writes what other controllers of a cluster write: the status of Services, once they exist, and Nodes.
+// answer writes the objects of other controllers of a cluster: the status of Services, once they exist, and Nodes.
 func (n *tenant) answer(text string) {
 	n.Helper()
 	for _, o := range n.objects(text) {

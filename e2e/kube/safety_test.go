@@ -217,7 +217,7 @@ spec:
 	label("privileged")
 	n.offloads("[BPF NET_ADMIN]", "")
 
-	// With the capabilities, the label is what admits the pods.
+	// Pods with the capabilities are admitted only because of the label.
 	d := &appsv1.Deployment{}
 	n.must(n.read(n.Context(), "offload", d))
 	label("baseline")

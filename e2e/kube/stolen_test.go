@@ -19,7 +19,7 @@ func TestRightsOfAStolenToken(t *testing.T) {
 	s.sees("service/front-door", ".spec.ports[0].name", "udp")
 	s.sees("configmap/front-door", ".metadata.name", "front-door")
 	s.apply(strings.ReplaceAll(s.fill(objectsOfOthers), "UID", s.get("gateway/front-door", ".metadata.uid")))
-	s.stop() // it would revert the attempts
+	s.stop() // the operator would revert the attempts
 
 	const selects, account = "select", "serviceAccountName admin of dataplane pods is not allowed"
 	const name = "is not that of an object of the Gateway that owns it"

@@ -202,7 +202,7 @@ func (n *node) grown(base map[string]any, f field, y growth, size int) map[strin
 func bytesOf(o map[string]any) []byte {
 	data, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // values come from JSON, or are of simple types
+		panic(err) // values are decoded from JSON, or are of simple types
 	}
 	return data
 }

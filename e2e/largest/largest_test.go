@@ -9,9 +9,9 @@
 //
 //	schema_test.go  the fields of a kind, from OpenAPI
 //	grow_test.go    values of any size
-//	rows_test.go    the kinds, and what makes the operator read an object
+//	rows_test.go    the kinds, and the objects that make the operator read an object
 //	size_test.go    the largest object that the API server admits
-//	others_test.go  what other tenants observe
+//	others_test.go  effects on other tenants
 //	flood_test.go   which objects are created together
 //	attack_test.go  the objects, once and repeated
 //

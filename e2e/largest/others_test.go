@@ -199,7 +199,7 @@ func (o *others) change(ctx context.Context) {
 	defer context.AfterFunc(o.ended(), cancel)()
 	if err := o.Patch(ctx, namespaceOf(tenant), "endpointslice/media", types.JSONPatchType,
 		`[{"op":"replace","path":"/endpoints/0/addresses/0","value":`+address+`}]`); err != nil {
-		return // the API server is overloaded, and the operator cannot see the change
+		return // the API server is overloaded, and the operator does not receive the change
 	}
 	s, err := o.readers[tenant].Await(ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(address)) })
 	var took time.Duration

@@ -69,7 +69,7 @@ func writeLines(t *testing.T, file string, lines []string) {
 	}
 }
 
-// write writes the file, with the rows that were not tried as they were.
+// write writes the file. Rows that were not tried are unchanged.
 func (t *sizeTable) write(test *testing.T) {
 	test.Helper()
 	var lines []string

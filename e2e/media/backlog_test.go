@@ -124,8 +124,8 @@ func (g *generator) collect(t *testing.T, sinks []*socket) time.Duration {
 	return time.Duration(last - first)
 }
 
-// receiveByCore makes each of the sockets of a port receive what one core delivers. Cores that fill the same buffer
-// would wait for each other, which is a cost of the receiver.
+// receiveByCore makes each socket of a port receive the datagrams that one core delivers. Cores that fill the same
+// buffer would wait for each other, which would be a cost of the receiver.
 func receiveByCore(t *testing.T, sockets []*socket) {
 	t.Helper()
 	program, err := bpf.Assemble([]bpf.Instruction{

@@ -19,8 +19,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
-// cpu returns the CPU time of a process, including the softirqs that its system calls ran. It is exact: it does not
-// come from ticks.
+// cpu returns the CPU time of a process, including the softirqs that its system calls ran. It is exact, because the
+// kernel does not measure it by ticks.
 func cpu(t *testing.T, p *harness.Process) time.Duration {
 	t.Helper()
 	return time.Duration(schedstat(t, p, 0))

@@ -146,7 +146,7 @@ func bare(path string) server {
 	}}
 }
 
-// direct stands for no server. The difference to direct is the cost that a relay adds.
+// direct means that there is no server. The difference to direct is the cost of a relay.
 var direct = server{name: "none"}
 
 // start starts a server on a number of cores, and waits until it answers. It returns nil for direct.

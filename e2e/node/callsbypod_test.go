@@ -209,7 +209,8 @@ func ready(p corev1.Pod) bool {
 	})
 }
 
-// awaitRemoval waits until one of the given pods accepts no more calls, and returns the others and its address.
+// awaitRemoval waits until one of the given pods accepts no more calls, and returns the other pods and the address of
+// this pod.
 func (c *callsByPod) awaitRemoval(of []string) (left []string, gone string) {
 	c.Helper()
 	left = c.awaitPods(len(of) - 1)

@@ -172,8 +172,8 @@ func send(t *testing.T, signal syscall.Signal, pid int) {
 }
 
 // exhaustMemory lowers the memory limit of the container to its usage, and sends requests to the dataplane until the
-// kernel kills it because it is out of memory. Afterwards the previous limit is in force again. With cgroup version 1,
-// the kernel kills only one process; with version 2, kubelet makes it kill all processes of the container.
+// kernel kills it because it is out of memory. Afterwards it restores the previous limit. With cgroup version 1, the
+// kernel kills only one process; with version 2, kubelet makes it kill all processes of the container.
 func exhaustMemory(t *testing.T, d daemon) {
 	group, limit, usage := memoryGroup(t, d.child)
 	limit, usage = filepath.Join(group, limit), filepath.Join(group, usage)

@@ -16,8 +16,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 )
 
-// K-01, K-08, T-01, T-04: a pod of another namespace, and a client with a valid credential, have access to nothing but
-// what they are granted. Each attempt is counted.
+// K-01, K-08, T-01, T-04: a pod of another namespace, and a client with a valid credential, have access only to the
+// granted resources. Each attempt is counted.
 func unauthorizedClientsAreRefused(s site) {
 	s.open("", udpListener, tcpListener)
 	foreign := newSite(s.T, "stranger")

@@ -276,7 +276,7 @@ func (g *hostGateway) restartNode() {
 	}
 }
 
-// drain drains the only node, except its echo peers, which stand for media servers of another node. When the pods of
+// drain drains the only node, except its echo peers, which represent media servers on another node. When the pods of
 // both Gateways have ended, it stops the drain, which waits for other pods, and uncordons the node.
 func (g *hostGateway) drain() {
 	old := g.pod()

@@ -204,7 +204,7 @@ func (s testNamespace) prepare() {
 	system.open()
 }
 
-// meet makes the first call as documented, with credentials from the auth service through kubectl.
+// meet makes the first documented call, with credentials from the auth service through kubectl.
 func (s testNamespace) newCaller() caller {
 	s.Helper()
 	m := caller{testNamespace: s, peer: s.echo()}

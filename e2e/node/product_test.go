@@ -145,8 +145,8 @@ func (m caller) evict(t *testing.T) {
 	m.goesOn(t, calls, old.Name)
 }
 
-// kinds matches objects that may be left after uninstallation: CRDs with what they generate, and the namespace, which
-// Helm does not delete.
+// kinds matches objects that may be left after uninstallation: CRDs, the objects that the API server generates for
+// them, and the namespace, which Helm does not delete.
 var kinds = regexp.MustCompile(`^(CustomResourceDefinition|APIService|ValidatingAdmissionPolicy|ValidatingAdmissionPolicyBinding) ` +
 	`|^Namespace <none> ` + home + `$|^(ServiceAccount ` + home + ` default|ConfigMap ` + home + ` kube-root-ca.crt)$`)
 

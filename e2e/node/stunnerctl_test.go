@@ -188,7 +188,7 @@ func (c ctl) fault(t *testing.T) {
 	})
 }
 
-// turncat: data goes through each listener of the Gateway and back, unchanged.
+// turncat: each listener of the Gateway relays data to a peer and back, unchanged.
 func (c ctl) turncat(t *testing.T) {
 	c = c.on(t)
 	data := bytes.Repeat([]byte("0123456789abcdef"), 100<<20/16)

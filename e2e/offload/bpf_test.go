@@ -89,7 +89,7 @@ func (o object) exists() (bool, error) {
 	return a.next == o.id, err
 }
 
-// gone waits until the kernel has none of the objects. It frees an object some time after its last use.
+// gone waits until the kernel has freed the objects, which it does some time after their last use.
 func (g *gateway) gone(all objects) {
 	g.t.Helper()
 	kinds := map[string]int{}

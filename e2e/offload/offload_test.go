@@ -32,8 +32,8 @@ func TestOffload(t *testing.T) {
 	t.Run("clsact", func(t *testing.T) { clsact(t, n) })
 }
 
-// With engine XDP, the program in the driver forwards what the programs of TC forward with engine TC. Which channels
-// are forwarded in the kernel does not depend on the engine.
+// With engine XDP, the program in the driver forwards the packets that the programs of TC forward with engine TC. Which
+// channels are forwarded in the kernel does not depend on the engine.
 func TestXDP(t *testing.T) {
 	if !netns.Isolated(t) {
 		return

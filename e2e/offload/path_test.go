@@ -118,7 +118,7 @@ func read(c *net.UDPConn) ([]byte, error) {
 	return b[:n], err
 }
 
-// exchange sends packets of 160 bytes in both directions and returns what the kernel forwarded of them.
+// exchange sends packets of 160 bytes in both directions and returns the numbers that the kernel has forwarded.
 func (p *path) exchange(packets int) (kernel struct{ up, down int }) {
 	p.t.Helper()
 	before := p.gateway.settled()

@@ -251,8 +251,8 @@ func (b *scaleTest) readNothing(all []cluster.Entry) {
 var generated = []string{"services", "deployments", "configmaps", "secrets"}
 
 // wroteInOrder checks that the ConfigMap and the Secret of each new Gateway were written once since a time, and that
-// Services and Deployments were taken from the queue before statuses of routes. A write may be slow: what counts is the
-// order in which the writes arrive.
+// Services and Deployments were taken from the queue before statuses of routes. Because a write may be slow, the test
+// compares the order in which the writes arrive.
 func (b *scaleTest) wroteInOrder(since time.Time) {
 	b.Helper()
 	all, err := b.kube.Audit(since)
@@ -310,7 +310,7 @@ func (b *scaleTest) gets(where string, want int) {
 	}
 }
 
-// quietly makes one change after the other. Each waits until the one before was delivered.
+// quietly makes one change after the other. Each change is made after the previous one was delivered.
 func (b *scaleTest) quietly(n int) (latencies []time.Duration, total int) {
 	b.Helper()
 	for range n {

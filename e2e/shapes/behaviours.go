@@ -6,12 +6,12 @@
 //	control.go     behaviours of statuses, stunnerctl, the auth service and metrics
 //	identity.go    behaviours of caveats, revocations, usage and quotas
 //	faults.go      behaviours during changes, crashes and floods
-//	survival.go    behaviours of calls whose pod drains or is lost
+//	survival.go    behaviours of calls whose pod is draining or lost
 //	failing.go     cells that fail, and why
 //	shapes_test.go runs the cells and prints the matrix
 //
 // A cell is a behaviour in a shape. A failing cell is a row of failing.go: the test fails when another cell fails, and
-// when a cell of a row passes. So the list can only get shorter.
+// when a cell of a row passes. So no new failing cell can be overlooked.
 package shapes
 
 import (
@@ -24,7 +24,7 @@ import (
 type Behaviour struct {
 	// Name is a sentence without spaces.
 	Name string
-	// Promise is the sentence of the documentation.
+	// Promise is the statement of the documentation that the behaviour tests.
 	Promise string
 	// In reports whether the behaviour concerns a shape; nil means every shape.
 	In func(env.Shape) bool
@@ -34,8 +34,8 @@ type Behaviour struct {
 	Last bool
 }
 
-// Starts and SurvivesEvent are the names of the first two cells of a shape: that it starts, and that its event leaves
-// calls running. The other behaviours follow in the order of the table, after the event.
+// Starts and SurvivesEvent are the names of the first two cells of a shape: the product starts, and calls continue
+// during the event. The other behaviours follow in the order of the table, after the event.
 const (
 	Starts        = "Starts"
 	SurvivesEvent = "CallsSurviveTheEvent"
@@ -228,9 +228,9 @@ func severalPodsSeeClients(s env.Shape) bool {
 	return s[env.Pods] != env.OnePod && s.KeepsClientAddresses()
 }
 
-// offloadAsAskedFor reports whether the requested offload engine works where the pods are. XDP does not support the
-// interfaces of pods, and only one process of a node at a time can attach its program to an interface. In these cases
-// there is a finding, and the pods use TC.
+// offloadAsAskedFor reports whether the requested offload engine works at the network interfaces of the pods. XDP does
+// not support the interfaces of pods, and only one process of a node at a time can attach its program to an interface.
+// In these cases there is a finding, and the pods use TC.
 func offloadAsAskedFor(s env.Shape) bool {
 	return s[env.MediaPath] != env.XDP || s.InHostNetwork() && s[env.Gateways] == env.OneGateway
 }

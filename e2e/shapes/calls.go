@@ -60,7 +60,7 @@ func during(ctx context.Context, e *env.Env, survive func(env.Calls) env.Calls, 
 	return nil
 }
 
-// crowd is the number of calls of clients that share one address.
+// crowd is the number of calls in the test of a shared address.
 const crowd = 24
 
 // sharedAddressServesEachClient makes many calls from one public address.
@@ -129,8 +129,8 @@ func wrongCredentialsAreRefused(ctx context.Context, e *env.Env) (err error) {
 	return err
 }
 
-// toldAddressesAreReachable calls at each address that the auth service returns, and compares the addresses with the
-// listeners.
+// toldAddressesAreReachable makes a call at each address that the auth service returns, and compares the addresses with
+// the listeners.
 func toldAddressesAreReachable(ctx context.Context, e *env.Env) (err error) {
 	for _, g := range e.Gateways {
 		told, askErr := g.Endpoints(ctx, "asks")

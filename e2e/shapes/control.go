@@ -206,8 +206,8 @@ func whyFindsNothing(ctx context.Context, e *env.Env) (err error) {
 	return err
 }
 
-// findsNothing waits until a command has no findings but infos, because earlier events are reported for some time. If
-// the load balancer does not serve a listener, there must be a finding about it.
+// findsNothing waits until a command has no findings except infos, because earlier events are reported for some time.
+// If the load balancer does not serve a listener, there must be a finding about it.
 func findsNothing(ctx context.Context, e *env.Env, args ...string) error {
 	return e.Await(ctx, strings.Join(args, " "), func(ctx context.Context) error {
 		list, err := e.Findings(ctx, args...)
@@ -267,7 +267,7 @@ func faultOf(e *env.Env) (fault, error) {
 	return all[choose(e, len(all))], nil
 }
 
-// aFaultIsNamed makes the fault of the shape, waits until why names it, and ends it.
+// aFaultIsNamed causes the fault of the shape, waits until stunnerctl why reports it, and repairs it.
 func aFaultIsNamed(ctx context.Context, e *env.Env) error {
 	f, err := faultOf(e)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 // Failing is a behaviour that does not hold in some shapes.
 type Failing struct {
 	Behaviour string
-	// In are values that the shapes have, and Unless values of which they have none.
+	// In are values that each of the shapes has. Unless are values that none of the shapes has.
 	In, Unless []env.Value
 	// Symptom is a regular expression that matches a part of the error.
 	Symptom string

@@ -15,15 +15,15 @@ const (
 	window = 2 * time.Second
 	// tolerated is how many more datagrams, in percent, may be lost with a disturbance than without a disturbance.
 	tolerated = 5
-	// vanished is the number of vanishing clients, and the number of vanishing pods.
+	// vanished is the number of clients, or of pods, that are unplugged.
 	vanished = 3
-	// bystanders is the number of calls that must not be disturbed.
+	// bystanders is the number of unrelated calls, which must not be disturbed.
 	bystanders = 4
 	// pause is the time between two new calls during an update. It is shorter than the time in which nodes still send new
 	// clients to a pod that has got SIGTERM.
 	pause = 200 * time.Millisecond
-	// inPlace is the longest time without new calls while a dataplane in the network of a host is replaced: the grace period
-	// of its pod, if it has calls over connections, and the start of the next process.
+	// inPlace is the longest time without new calls during the replacement of a dataplane in the network of a host. It
+	// includes the grace period of its pod, if the pod has calls over connections, and the start of the next process.
 	inPlace = 20 * time.Second
 )
 
@@ -171,7 +171,7 @@ func forwarded(
 }
 
 // vanishedClientsHurtNobody unplugs neighbours to which a media server sends much data. The pod at which their
-// datagrams arrive forwards for them, and also for bystanders, which are another neighbour.
+// datagrams arrive forwards for them, and also for the bystanders of another client network.
 func vanishedClientsHurtNobody(ctx context.Context, e *env.Env) error {
 	l := e.Gateways[0].Listeners[0]
 	pods, err := l.Gateway.Dataplanes()
@@ -237,7 +237,7 @@ func drain(e *env.Env, ctx context.Context) error {
 	return e.AwaitReady(ctx)
 }
 
-// updateAdmitsNewCalls updates the dataplanes while clients call again and again.
+// updateAdmitsNewCalls updates the dataplanes while clients repeatedly make new calls.
 func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
 	var gap time.Duration
 	if e.Shape.InHostNetwork() {

@@ -17,13 +17,14 @@ import (
 )
 
 const (
-	// revokedWithin is how soon the calls of a revoked user have ended.
+	// revokedWithin is the time in which the calls of a revoked user must end.
 	revokedWithin = 2 * time.Second
-	// silent is how long a call that has ended must stay without an echo.
+	// silent is the time without an echo after which a call counts as ended.
 	silent = 300 * time.Millisecond
 	// quota is the number of allocations that a user may have.
 	quota = 3
-	// usedUp is the number of datagrams after which the bytes of a credential are used up, and datagram their size.
+	// usedUp is the number of datagrams after which the bytes of a credential are used up. datagram is the size of
+	// each.
 	usedUp, datagram = 50, 160
 )
 
@@ -44,7 +45,7 @@ const (
 // withCaveats reports whether credentials can have caveats, and can be revoked.
 func withCaveats(s env.Shape) bool { return s[env.Credentials] != env.Static }
 
-// of returns credentials of a user with caveats, which may depend on the listener; nil means without.
+// of returns credentials of a user with caveats, which may depend on the listener; nil means no caveats.
 func of(user string, caveats func(*env.Listener) credential.Caveats) env.Login {
 	return func(ctx context.Context, l *env.Listener) (username, password string, err error) {
 		if caveats == nil {
@@ -109,8 +110,8 @@ func isRefused(ctx context.Context, e *env.Env, l *env.Listener, code, username,
 	return err
 }
 
-// aCaveatOnlyNarrows makes calls with credentials that name the route of their listener. Meanwhile the listener gets
-// one more route, to which its media servers move, and from which they come back.
+// aCaveatOnlyNarrows makes calls with credentials that name the route of their listener. Meanwhile the media servers of
+// the listener are moved to another route and back.
 func aCaveatOnlyNarrows(ctx context.Context, e *env.Env) error {
 	if err := errors.Join(otherRoutesAreRefused(ctx, e), otherGatewaysRefuse(ctx, e)); err != nil {
 		return err
@@ -198,7 +199,7 @@ func followsItsRoute(ctx context.Context, e *env.Env, narrow, wide env.Calls) er
 	return nil
 }
 
-// permits returns nil if calls get a permission for a peer, or with allowed false if they get error 403.
+// permits returns nil if calls get a permission for a peer. If allowed is false, it returns nil if they get error 403.
 func permits(calls env.Calls, peer netip.AddrPort, allowed bool) (err error) {
 	for _, c := range calls {
 		permitErr := c.Permit(net.UDPAddrFromAddrPort(peer))
@@ -407,8 +408,8 @@ func revoke(ctx context.Context, e *env.Env, user string, calls, others env.Call
 	return id, err
 }
 
-// usageAddsUp compares the usage of a user, during calls and after them, with what the calls have sent and received.
-// Lost datagrams may be counted or not.
+// usageAddsUp compares the usage of a user, during calls and after them, with the datagrams that the calls have sent
+// and received. Lost datagrams may be counted or not.
 func usageAddsUp(ctx context.Context, e *env.Env) error {
 	const user = "billed"
 	if err := e.Await(ctx, "end of all calls", func(ctx context.Context) error {
@@ -451,8 +452,8 @@ func usageAddsUp(ctx context.Context, e *env.Env) error {
 	return billed(ctx, e, user, before, all)
 }
 
-// billed waits until the usage of a user has grown by what calls have sent and received. What the kernel has forwarded
-// is counted a moment later.
+// billed waits until the usage of a user has grown by the datagrams that calls have sent and received. Packets that the
+// kernel has forwarded are counted a moment later.
 func billed(ctx context.Context, e *env.Env, user string, before env.Usage, calls []call.Stats) error {
 	sent, received := 0, 0
 	for _, s := range calls {
@@ -488,7 +489,7 @@ func billed(ctx context.Context, e *env.Env, user string, before env.Usage, call
 	})
 }
 
-// aCrashWidensNothing kills a dataplane of each Gateway.
+// aCrashWidensNothing runs widensNothing with the crash of a dataplane of each Gateway.
 func aCrashWidensNothing(ctx context.Context, e *env.Env) error {
 	dial := func(user string, port uint16, caveats func(*env.Listener) credential.Caveats) (env.Calls, error) {
 		return dialEach(ctx, e, port, of(user, caveats))
@@ -496,8 +497,8 @@ func aCrashWidensNothing(ctx context.Context, e *env.Env) error {
 	return widensNothing(ctx, e, dial, surviving(e.Shape, env.Crash), e.CrashOne)
 }
 
-// aDrainWidensNothing deletes a pod of each Gateway. The test does not select the pods of the calls, because the nodes
-// send the clients of a pod to another pod when it has ended.
+// aDrainWidensNothing runs widensNothing with the deletion of a pod of each Gateway. The test does not select the pods
+// of the calls, because the nodes send the clients of a pod to another pod when it has ended.
 func aDrainWidensNothing(ctx context.Context, e *env.Env) error {
 	dial := func(user string, _ uint16, caveats func(*env.Listener) credential.Caveats) (env.Calls, error) {
 		return e.DialAllAs(ctx, of(user, caveats))

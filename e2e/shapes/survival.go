@@ -21,18 +21,18 @@ const (
 	// movers is the number of calls with ICE at each address of a UDP listener that a pod has before it drains or is
 	// lost.
 	movers = 2
-	// dials is the most calls that are begun until a pod has them: nodes distribute calls at random, or by their
-	// source.
+	// dials is the maximum number of calls that are started until enough of them are at one pod, because nodes
+	// distribute calls at random, or by their source.
 	dials = 6
-	// settled is the number of echoes after which the pods that hold copies of a session have the latest check of its
-	// client: a pod makes at most one copy a second.
+	// settled is the number of echoes after which the copies of a session contain the latest check of its client,
+	// because a pod makes at most one copy a second.
 	settled = 200
 	// longestSilence is the longest time until calls of a lost pod continue at the pods that their clients use: two
 	// seconds, and the rest for a busy machine.
 	longestSilence = 6 * time.Second
 )
 
-// placed has calls through one Gateway.
+// placed contains the calls of a test through one Gateway, grouped by their pod.
 type placed struct {
 	gateway *env.Gateway
 	// pod is the pod of the first call. ice are its calls over UDP whose peers accept another relay, and plain are its
@@ -131,8 +131,8 @@ func place(ctx context.Context, e *env.Env, g *env.Gateway, port *uint16) (p *pl
 	return p, p.all().AwaitEchoes(ctx)
 }
 
-// awaitPeers waits until the pods of a Gateway know each other. Before that, a new pod makes nonces with a key of its
-// own.
+// awaitPeers waits until the pods of a Gateway have the list of all of them. Before that, a new pod makes nonces with a
+// separate key.
 func awaitPeers(ctx context.Context, e *env.Env, g *env.Gateway, pods int) error {
 	return e.Await(ctx, "lists of the pods of "+g.ID(), func(ctx context.Context) error {
 		n, err := g.Sum(ctx, telemetry.ForwardPeers)
@@ -228,7 +228,7 @@ func drainedPodPassesItsCallsOn(ctx context.Context, e *env.Env) (err error) {
 			return err
 		}
 	}
-	if e.Shape[env.Credentials] != env.Static { // successors have the new secret, and the sessions one of before
+	if e.Shape[env.Credentials] != env.Static { // successors have the new secret, and the sessions have an earlier one
 		if err := e.Rotate(ctx); err != nil {
 			return err
 		}
@@ -367,7 +367,7 @@ func inKernel(ctx context.Context, e *env.Env, g *env.Gateway) error {
 	})
 }
 
-// loss is a way to lose a pod without a signal that its process could handle, and to get it back.
+// loss is a way to stop or isolate a pod without a signal that its process could handle, and to restore the pod.
 type loss struct {
 	name       string
 	begin, end func(env.Dataplane) error
@@ -383,8 +383,8 @@ var losses = []loss{
 	},
 }
 
-// callsOutliveALostPod loses a pod of each Gateway during calls with ICE, and gets it back. Different shapes lose it in
-// different ways. The nodes send the clients of the pod to the others.
+// callsOutliveALostPod stops or isolates a pod of each Gateway during calls with ICE, and restores it. The way depends
+// on the shape. The nodes send the clients of the pod to the others.
 func callsOutliveALostPod(ctx context.Context, e *env.Env) (err error) {
 	how := losses[choose(e, len(losses))]
 	var all []*placed
@@ -516,7 +516,7 @@ func (p *placed) lost(ctx context.Context, e *env.Env) error {
 	return nil
 }
 
-// called makes new calls at another pod. While a pod is ready, nodes send new calls to it, also if it is lost.
+// called makes new calls at another pod. Nodes also send new calls to a lost pod as long as it is ready.
 func (p *placed) called(ctx context.Context, e *env.Env) error {
 	others, err := p.besides()
 	if err != nil {
@@ -525,8 +525,8 @@ func (p *placed) called(ctx context.Context, e *env.Env) error {
 	return callAt(ctx, e, p.gateway, others[0], others)
 }
 
-// callAt makes the nodes send a new client of each UDP listener to a pod, and calls. The session must be at one of the
-// owners.
+// callAt makes the nodes send a new client of each UDP listener to a pod, and starts a call of each. The session must
+// be at one of the owners.
 func callAt(ctx context.Context, e *env.Env, g *env.Gateway, at env.Dataplane, owners []env.Dataplane) error {
 	for i, l := range g.Served() {
 		if l.Network != call.UDP {
@@ -549,7 +549,7 @@ func callAt(ctx context.Context, e *env.Env, g *env.Gateway, at env.Dataplane, o
 func (p *placed) found(ctx context.Context, e *env.Env) error {
 	if err := e.Await(ctx, "one owner of each session of "+p.gateway.ID(), func(ctx context.Context) error {
 		n, err := p.gateway.Sum(ctx, telemetry.AllocationsActive)
-		calls := float64(len(p.all())) // calls of before may have ended
+		calls := float64(len(p.all())) // earlier calls may have ended
 		if err == nil && (n < calls || n > calls+p.allocations) {
 			err = fmt.Errorf("%v allocations, of %v calls, and %v before them", n, calls, p.allocations)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// requests is more than the auth service answers at once to one source, see authArguments.
+// requests is higher than the burst of requests that the auth service allows one source, see authArguments.
 const requests = 300
 
 // authArguments are flags of the auth service. As by default, it offers the Gateways of its administrator. The rate limit
@@ -26,7 +26,7 @@ const tenantHost = "turn.tenant.example.net"
 func authAttempts() []attempt {
 	named := gateway(`, addresses: [{type: Hostname, value: ` + tenantHost + `}]`)
 	return []attempt{
-		// The auth service has these Gateways for as long as the other attempts run, see othersAreAsBefore.
+		// The auth service has these Gateways during the other attempts, see othersAreAsBefore.
 		{name: "a Gateway of the tenant is offered to others", apply: named, object: "gateway/door", told: `Accepted=`},
 		{
 			name:  "a Gateway of the tenant has the first name in alphabetical order",

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The pods of a tenant, and what they do with their tokens.
+// The pods of a tenant, and the use of their tokens.
 const (
 	manyPods       = 1_300
 	runningPods    = 100 // of them; the others never run, so no node reports them

@@ -44,7 +44,7 @@ func (m markers) of(secret string) string {
 	return m.values[secret]
 }
 
-// know uses a secret that the product generated as a marker.
+// know registers a secret that the product has generated as a marker.
 func (m markers) know(secret, value string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -170,7 +170,7 @@ metadata: {name: writes-endpoints}
 rules: [{apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: ["*"]}]
 `
 
-// patches are what the administrator and the cluster have changed in objects that exist.
+// patches are changes of existing objects by the administrator and the cluster.
 var patches = []struct{ namespace, object, patch, subresource string }{
 	{system, "gatewayconfig/turn", `{"spec":{"allowedAddresses":null,"requireReferenceGrants":true,
 		"userQuota":10,"sourceQuota":20,"sessionByteRate":30000,"userByteRate":40000}}`, ""},

@@ -321,7 +321,7 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// object returns the one object that matches NAME:KIND:NAMESPACE.
+// object returns the only object that matches NAME:KIND:NAMESPACE.
 func (d *desk) object(t *testing.T, c *call, selector string) (found string) {
 	t.Helper()
 	parts := append(strings.Split(selector, ":"), "", "")

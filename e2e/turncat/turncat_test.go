@@ -134,10 +134,10 @@ func returned(t *testing.T, n int64, args ...string) {
 
 var transports = []string{"udp", "tcp", "tls", "dtls"}
 
-// TestEveryTransportCarriesAFile: the bytes of a file arrive at the peer and return unchanged, over every transport and
+// TestEveryTransportRelaysAFile: the bytes of a file arrive at the peer and return unchanged, over every transport and
 // both address families, with a static and an ephemeral credential. turncat requests a relayed address of the family of
 // the peer. With -i, it accepts every certificate.
-func TestEveryTransportCarriesAFile(t *testing.T) {
+func TestEveryTransportRelaysAFile(t *testing.T) {
 	four, six := dataplane(t, static, harness.Loopback), dataplane(t, ephemeral, "::1")
 	for _, transport := range transports {
 		t.Run(transport, func(t *testing.T) {

@@ -49,7 +49,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestJSON: the JSON output contains what the table shows.
+// TestJSON: the JSON output contains the values of the table.
 func TestJSON(t *testing.T) {
 	var out bytes.Buffer
 	target, results := sample()

@@ -1,5 +1,5 @@
-// Package usage tests that the auth service adds up what the pods of a Gateway have relayed: with the built programs,
-// an API server, and calls of several users at each pod.
+// Package usage tests that the auth service adds up the usage of the pods of a Gateway: with the built programs, an API
+// server, and calls of several users at each pod.
 package usage
 
 import (
@@ -84,7 +84,7 @@ type caller struct {
 	restored bool
 }
 
-// figures returns what the pod of the call should have counted.
+// figures returns the expected counts of the pod of the call.
 func (c *caller) figures() figures {
 	s, size := c.Stats(), c.size
 	sent, received := s.Sent-c.before.Sent, s.Received-c.before.Received
@@ -209,9 +209,9 @@ func (p *product) expect(what string, asked, answered int, pods ...int) (a answe
 	return a
 }
 
-// TestUsageOfThreePods: the usage of each user equals what its calls at three pods have sent and received. If a
-// pod does not answer, it is missing in the sum, and the answer says so. A pod that was killed continues its sessions,
-// and counts from then on.
+// TestUsageOfThreePods: the usage of each user equals the traffic of its calls at three pods. If a pod does not
+// answer, the sum does not contain it, and the answer reports that. A pod that was killed continues its sessions, and
+// counts again from then on.
 func TestUsageOfThreePods(t *testing.T) {
 	p := start(t)
 	for pod := range p.pods {

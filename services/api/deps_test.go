@@ -79,7 +79,7 @@ func TestDependencies(t *testing.T) {
 
 // F-06: dataplane and auth service agree about a user name and its password because both use package credential: no
 // other package imports the hash functions of TURN credentials. Under the workspace this checks every service.
-func TestOneJudgeOfCredentials(t *testing.T) {
+func TestOnlyCredentialImportsHashFunctions(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, "work").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -94,7 +94,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	})
 }
 
-// With --tls-cert the API is HTTPS of TLS 1.2 or later, and plain HTTP gets no credential.
+// With --tls-cert the API requires HTTPS with TLS 1.2 or later. A request over plain HTTP gets no credential.
 func TestAPIOverTLS(t *testing.T) {
 	folder := t.TempDir()
 	cert, key := filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key")

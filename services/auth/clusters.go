@@ -38,7 +38,7 @@ type location struct {
 	end context.CancelFunc
 }
 
-// setup is the content of a file of clusters, with what its clusters need.
+// setup is the content of a file of clusters, with the connections and the GeoIP file that the clusters need.
 type setup struct {
 	rest.Clusters
 	connections []*connection
@@ -57,8 +57,8 @@ type clusters struct {
 	running sync.WaitGroup
 	changes yamlfile.Changes
 	told    string // the last error
-	// inForce is the setup that answers requests. next replaces it when its clusters have sent their configs; it is nil
-	// if there is no next setup.
+	// inForce is the setup that answers requests. next replaces inForce when the clusters of next have sent their
+	// configs. It is nil if there is no next setup.
 	inForce, next *setup
 }
 
@@ -135,7 +135,7 @@ func (c *clusters) known() (all []*setup) {
 // starts.
 func (c *clusters) connect(to region.Cluster) (*connection, error) {
 	origin := to.Origin
-	origin.Keep = 0 // does not concern the connection
+	origin.Keep = 0 // a change of Keep needs no new connection
 	for _, s := range c.known() {
 		same := func(l *connection) bool { return l.name == to.Name && l.origin == origin }
 		if i := slices.IndexFunc(s.connections, same); i >= 0 {

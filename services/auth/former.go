@@ -23,7 +23,7 @@ func formerSettings(f *cli.Flags, getenv func(string) string) []cli.Former {
 	}, cli.KubectlFlags...)
 }
 
-// debugLevel converts --verbose.
+// debugLevel converts a value of --verbose to a log level; empty means the default.
 func debugLevel(value string) (string, error) {
 	if verbose, err := strconv.ParseBool(value); err != nil || !verbose {
 		return "", err

@@ -188,8 +188,8 @@ func (o options) openPolicy(ctx context.Context, log *slog.Logger) (*access.Poli
 // tracesTimeout is how long the end of the process waits until the collector has the last spans.
 const tracesTimeout = 5 * time.Second
 
-// openTraces returns the traces that the variables of OpenTelemetry request, or nil. A variable that is wrong does not
-// end the service, which can do its work without traces.
+// openTraces returns the traces that the variables of OpenTelemetry request, or nil. An invalid variable does not end
+// the service, because it does not need traces.
 func openTraces(getenv func(string) string, log *slog.Logger) *tracing.Traces {
 	host, err := os.Hostname()
 	if err != nil {

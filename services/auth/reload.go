@@ -13,7 +13,7 @@ import (
 const (
 	// clustersInterval is the time between two reads of the file of clusters, which may be a mounted ConfigMap or Secret.
 	clustersInterval = time.Second
-	// settleInterval is the time between two looks whether added clusters have sent their configs.
+	// settleInterval is the time between two checks whether added clusters have sent their configs.
 	settleInterval = 50 * time.Millisecond
 	// settleTime is how long a changed file waits for added clusters that have not sent their configs, if another
 	// cluster can be used.
@@ -101,8 +101,8 @@ func (c *clusters) prepare(ctx context.Context, raw []byte) error {
 	return nil
 }
 
-// settle puts the next setup into force if no client loses gateways for want of configs that have not arrived yet: if
-// each cluster has sent its configs, or if one has and settleTime has passed.
+// settle puts the next setup into force if each of its clusters has sent its configs, or if one cluster has and
+// settleTime has passed. Otherwise clients would lose gateways whose configs have not arrived yet.
 func (c *clusters) settle() {
 	if c.next == nil {
 		return

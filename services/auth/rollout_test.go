@@ -228,7 +228,7 @@ func TestRolloutUnderLoad(t *testing.T) {
 					}
 				}
 				requests.Add(1)
-				time.Sleep(5 * time.Millisecond) // the pace of a client, which waits for nothing
+				time.Sleep(5 * time.Millisecond) // limits the rate of the requests
 			}
 		})
 	}

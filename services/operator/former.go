@@ -14,7 +14,7 @@ const formerPrefix = "STUNNER_GATEWAY_OPERATOR_"
 const useLog = "use --log and --log-format"
 
 // formerSettings are all flags and environment variables of the existing operator that this one does not have. A
-// Deployment of the existing operator contains no further unknown flags, because its pods would not have started.
+// Deployment of the existing operator cannot contain other flags, because its pods would not have started.
 var formerSettings = []cli.Former{
 	{Flags: []string{"config-discovery-address"}, Flag: "discovery-address"},
 	{Flags: []string{"health-probe-bind-address"}, Flag: "health-address", Convert: probeAddress},

@@ -23,7 +23,7 @@ var otherValues = map[string]string{
 // obvious are the flags whose effect is not in the settings of a provider.
 var obvious = []string{"provider", "log", "log-format", "version", "discovery-auth"}
 
-// settings returns what a provider gets from the flags.
+// settings returns the settings of a provider that result from the flags.
 func (o options) settings() string {
 	if o.provider == providerFile {
 		p := o.fileProvider()
@@ -36,7 +36,7 @@ func (o options) settings() string {
 	return fmt.Sprintf("%+v %v", s, err)
 }
 
-// Each flag has an effect with a provider, or a warning that it has none.
+// Each flag has an effect with a provider, or causes a warning that it has no effect.
 func TestEveryFlagHasAnEffectOrARemark(t *testing.T) {
 	base := map[string][]string{
 		providerFile:       {"--provider=file", "--input=in", "--output=out", "--stunnerd=/bin/stunnerd"},

@@ -32,8 +32,8 @@ func limitMemory(cgroup func() (uint64, error), env func(string) string, log *sl
 	return int64(limit)
 }
 
-// shutdownTimeout limits the duration of the shutdown in a cluster. No state is lost if the shutdown is cut off,
-// because dataplanes continue without the operator.
+// shutdownTimeout limits the duration of the shutdown in a cluster. If the shutdown takes longer, the process ends
+// without a loss of state, because dataplanes continue without the operator.
 const shutdownTimeout = 4500 * time.Millisecond
 
 // runUntil calls run, and waits until run returns. After the end of ctx, it waits for at most grace. If run does not

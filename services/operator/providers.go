@@ -70,8 +70,8 @@ func (o options) kubeProvider() (*kube.Provider, error) {
 	return p, nil
 }
 
-// noTrace is the log handler for Kubernetes libraries. It drops records below level debug, whatever the log level of
-// the operator is, because these records contain whole requests and responses, including Secrets.
+// noTrace is the log handler for Kubernetes libraries. It always drops records below level debug, because they contain
+// complete requests and responses, including Secrets.
 type noTrace struct{ slog.Handler }
 
 func (d noTrace) Enabled(ctx context.Context, level slog.Level) bool {

@@ -87,7 +87,7 @@ func TestDrainTimeoutEnds(t *testing.T) {
 	}
 }
 
-// The admin endpoints of a process show what a client does, as configured by the flags.
+// The admin endpoints of a process show the sessions and refusals of a client, as configured by the flags.
 func TestSessionsAndRefusalsOfARunningProcess(t *testing.T) {
 	t.Parallel()
 	p := start(t, "--show-users", "--sessions-from=any")

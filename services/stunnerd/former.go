@@ -21,8 +21,8 @@ const useOrigin = "use --config, or STUNNER_CONFIG_ORIGIN"
 // formerSettings are all flags and environment variables of the former dataplane that this program does not have. The
 // Dataplane of an existing installation cannot contain other flags, because its pods would not have started. A flag
 // that is in neither program, such as a misspelled one, is an error. Variables that are placeholders in a config file
-// are not in the list. The exceptions are the variables for relay ports, because the fields in which they are used have
-// no effect.
+// are not in the list. The variables for relay ports are in it nevertheless, because the config fields that contain
+// them have no effect.
 var formerSettings = append([]cli.Former{
 	{Flags: []string{"cds-server-address"}, Env: []string{"CDS_SERVER_ADDR"}, Instead: useOrigin},
 	{Flags: []string{"cds-server-namespace"}, Env: []string{"CDS_SERVER_NAMESPACE"}, Instead: useOrigin},
@@ -55,7 +55,7 @@ func (o *options) translateFormer(f *cli.Flags) error {
 
 // formerReader reads settings of the former dataplane, and records the settings that have an effect.
 type formerReader struct {
-	flags map[string]string // values of flags; those that are used are deleted
+	flags map[string]string // values of flags; value deletes a flag that is used
 	env   func(string) string
 	used  map[string]bool // variables
 	from  []string        // names of flags and variables
@@ -150,8 +150,8 @@ func splitLetters(arg string, f *cli.Flags) (flags []string) {
 	return flags
 }
 
-// warnTransport adds a warning for a TURN URI whose transport the former dataplane reads differently: there turns
-// without a transport means DTLS, and here it means TLS over TCP (RFC 5928 §3).
+// warnTransport adds a warning for a TURN URI whose transport the former dataplane reads differently: to the former
+// dataplane, turns without a transport means DTLS. To this program it means TLS over TCP (RFC 5928 §3).
 func (o *options) warnTransport(uri string) {
 	if o.uri.Scheme == "turns" && !strings.Contains(uri, "?") {
 		o.warnings = append(o.warnings, "TURN URI turns without a transport means TLS: for DTLS add ?transport=dtls")

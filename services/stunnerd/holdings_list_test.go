@@ -191,7 +191,7 @@ func (p *source) fields(prefix string, node ast.Node) {
 }
 
 // candidate records an object if its type can hold any number of values. A container of another module and a linked
-// list need no write: they exist to grow.
+// list are recorded without a write, because they are meant to grow.
 func (p *source) candidate(name string, o types.Object) {
 	v, ok := o.(*types.Var)
 	if !ok || p.names[v] != "" {

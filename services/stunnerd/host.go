@@ -10,7 +10,7 @@ import (
 // hostAddresses returns the first routable address of this host in each family, IPv4 first. If there is none, it
 // returns the loopback addresses.
 func hostAddresses() []netip.Addr {
-	local, _ := host.Addresses() // an error means loopback
+	local, _ := host.Addresses() // after an error, the loopback addresses are returned
 	found := slices.DeleteFunc(local, func(a netip.Addr) bool { return !a.IsGlobalUnicast() })
 	if len(found) == 0 {
 		found = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}

@@ -12,8 +12,8 @@ import (
 
 // journalFolder returns the folder for the journal of sessions. With --journal-dir, it is a subfolder of that folder.
 // Only the user of this process can read and change the subfolder, because other users of the node may write to
-// --journal-dir, and a session of a forged journal would relay without authentication. If the subfolder is not safe,
-// journalFolder returns --state-dir and the reason.
+// --journal-dir. The process would relay the sessions of a forged journal without authentication. If the subfolder is
+// not safe, journalFolder returns --state-dir and the reason.
 func (o options) journalFolder() (string, error) {
 	if o.journalDir == "" {
 		return o.stateDir, nil

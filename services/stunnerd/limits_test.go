@@ -75,7 +75,7 @@ func TestMemoryOfAllocationsIsDocumented(t *testing.T) {
 	if got := sessionMemory(0); got != 0 {
 		t.Errorf("without a memory limit sessions may hold %d bytes", got)
 	}
-	for limit := int64(32 << 20); limit <= 1<<40; limit *= 2 { // the capacity is what the memory suffices for
+	for limit := int64(32 << 20); limit <= 1<<40; limit *= 2 { // the memory determines the capacity
 		if need := capacityOf(limit) * session.PriceOf(config.TURNTCP, 0, 0); need > sessionMemory(limit) && limit > 64<<20 {
 			t.Errorf("with %d MiB %d sessions need %d MiB", limit>>20, capacityOf(limit), need>>20)
 		}

@@ -5,7 +5,7 @@
 //
 //	flags.go                flags, environment variables and their defaults
 //	former.go               settings of the existing dataplane
-//	run.go                  start, SIGTERM, draining, end: the sessions that it waits for, or leaves in the journal
+//	run.go                  start, SIGTERM, draining, end
 //	supervise.go            --supervise: restart after a crash, upgrade by SIGUSR2
 //	journalfolder.go        the folder of the journal
 //	limits_linux.go         limits of the process

@@ -16,7 +16,7 @@ import (
 // A process never shares the probes of another process. If the port of its probes is in use, it ends with an error,
 // whether the other process serves or drains. It does not open its journal, because after two processes that end while
 // they restore a journal, the third one starts without it.
-func TestProcessEndsIfAnotherOneHasItsProbes(t *testing.T) {
+func TestProcessEndsIfItsProbePortIsInUse(t *testing.T) {
 	for _, drains := range []bool{false, true} {
 		for _, supervised := range []bool{false, true} {
 			t.Run(fmt.Sprintf("the other one drains %t, supervised %t", drains, supervised), func(t *testing.T) {
@@ -63,10 +63,10 @@ func (p *process) following() []string {
 	return []string{"--watch", "--config", file, "--id", "media/edge", "--healthcheck-endpoint", p.probes}
 }
 
-// The kubelet sends probes to the port in the pod template until the pod is replaced, and kills a container that does not
-// answer. So a pod answers there when a config moves the endpoint, and when a config has none. A process that is no pod
-// has the endpoint of its config only.
-func TestPodAnswersWhereItsTemplateSays(t *testing.T) {
+// The kubelet sends probes to the port in the pod template until the pod is replaced, and kills a container that does
+// not answer. So a pod answers on this port after a config has moved or disabled the endpoint. A process outside of a
+// pod has only the endpoint of its config.
+func TestProbesStayAtThePortOfThePodTemplate(t *testing.T) {
 	for _, pod := range []bool{true, false} {
 		p := &process{t: t, peer: echo(t), ended: make(chan struct{})}
 		flags := p.following()

@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// A process answers requests of the operator over the stream of its config. A session that the operator ends is gone
-// within a second.
+// A process answers requests of the operator over the stream of its config. A session that the operator ends no longer
+// exists after a second.
 func TestRequestsOfTheOperator(t *testing.T) {
 	t.Parallel()
 	p := &process{t: t, peer: echo(t), ended: make(chan struct{})}

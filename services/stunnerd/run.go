@@ -55,7 +55,7 @@ type daemon struct {
 func run(ctx, replaced context.Context, o options) error {
 	spec := cmp.Or(o.log, config.DefaultLogLevel)
 	levels, err := telemetry.ParseLevels(spec)
-	if err != nil { // the former dataplane ignores invalid parts
+	if err != nil { // like the former dataplane, ignore invalid parts
 		o.warnings = append(o.warnings, "--log: a part is ignored: "+err.Error())
 		levels = new(telemetry.Levels)
 		levels.Set(spec)
@@ -366,7 +366,7 @@ func (d *daemon) drain() {
 	}
 	check := time.NewTicker(lateInterval)
 	defer check.Stop()
-	// A process with sessions runs on, so it may still learn that there is another pod.
+	// A process with sessions continues to run, so it may receive a list with another pod later.
 	for second.Err() == nil && time.Since(begun) < d.lateTime() && (late || d.remaining() > 0) {
 		select {
 		case <-check.C:

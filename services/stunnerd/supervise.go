@@ -69,7 +69,7 @@ func supervise(log *slog.Logger) int {
 	s := &supervisor{log: log, program: program(), signals: make(chan os.Signal, 16), ended: make(chan os.Signal, 1)}
 	signal.Notify(s.ended, syscall.SIGCHLD)
 	for _, sig := range slices.Concat(ending, restarting) {
-		if !signal.Ignored(sig) { // it is ignored after nohup(1)
+		if !signal.Ignored(sig) { // nohup(1) makes the process ignore SIGHUP
 			signal.Notify(s.signals, sig)
 		}
 	}

@@ -17,7 +17,7 @@ var table = []mutant{
 	// The dataplane.
 	{
 		rule: "A process does not run on the probes of another one",
-		file: "services/stunnerd/run.go", pkg: "services/stunnerd", test: "TestProcessEndsIfAnotherOneHasItsProbes",
+		file: "services/stunnerd/run.go", pkg: "services/stunnerd", test: "TestProcessEndsIfItsProbePortIsInUse",
 		before: `if !o.watch {
 		return endpoints, nil`,
 		after: `if o.watch {
@@ -207,7 +207,7 @@ var table = []mutant{
 	},
 	{
 		rule: "The listeners of a pod are no peers of its clients",
-		file: stunnerd + "cluster/cluster.go", pkg: stunnerd + "cluster", test: "TestOwnListenersAreNoPeers",
+		file: stunnerd + "cluster/cluster.go", pkg: stunnerd + "cluster", test: "TestOwnListenersAreDeniedAsPeers",
 		before: `if v.self.at(addr, peer.Port()) {`,
 		after:  `if !addr.IsValid() {`,
 	},

@@ -1,5 +1,5 @@
-// Package ask is a minimal TURN client for tests of single requests and responses. It sends exactly the requests that
-// the test asks for, returns the response, and refreshes nothing. Client libraries retry and hide error responses.
+// Package ask is a minimal TURN client for tests of single requests and responses. It sends only the requests that the
+// test makes, returns the response, and refreshes nothing. Client libraries retry and hide error responses.
 package ask
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/pion/stun/v2"
 )
 
-// ErrSilence reports that no response arrived in time.
+// ErrSilence means that no response arrived in time.
 var ErrSilence = errors.New("no answer")
 
 // Client is one 5-tuple over UDP with a credential.

@@ -89,7 +89,7 @@ func (s Silent) reason(where string) string {
 }
 
 // Unanswered runs the queries, removes queries that return data, and returns an error that lists the others. It skips
-// queries in silent. Call it until it returns nil: a query must return data once.
+// queries in silent. The caller repeats it until it returns nil, because a query must return data only once.
 func (q Queries) Unanswered(ctx context.Context, p Prometheus, silent Silent) error {
 	var open []error
 	for where, expr := range q {

@@ -37,7 +37,7 @@ func Traffic(ctx context.Context, good call.Options, auth string) (end func(), e
 			if c, err := call.Start(ctx, good); err == nil {
 				c.End(0)
 			}
-			_, _ = call.Start(ctx, wrong) // the gateway refuses it
+			_, _ = call.Start(ctx, wrong) // the gateway refuses the wrong password
 			_, _ = noise.Write([]byte("noise"))
 			_, _, _ = harness.Get(ctx, auth+"/ice?service=turn")
 		}

@@ -25,7 +25,7 @@ func Call[attributes any](command uintptr, a *attributes) (fd int, err error) {
 	}
 }
 
-// load loads a program. The verifier restricts it to what programs of its type may do.
+// load loads a program. The verifier admits only operations of its program type.
 func load(kind uint32, instructions []uint64) (fd int, err error) {
 	license := []byte("GPL\x00")
 	fd, err = Call(unix.BPF_PROG_LOAD, &struct {
@@ -48,7 +48,7 @@ const programsPerHook = 63
 // clsact, as with a kernel before Linux 6.6.
 func OccupyTCX(t *testing.T, interfaces ...string) {
 	t.Helper()
-	for range programsPerHook { // a program has one place at a hook
+	for range programsPerHook { // a program can be attached only once at a hook
 		program, err := load(unix.BPF_PROG_TYPE_SCHED_CLS, []uint64{0xffffffff_000000b7, 0x95}) // r0 = TCX_NEXT; exit
 		if err != nil {
 			t.Fatal(err)

@@ -6,21 +6,22 @@ import (
 	"sync"
 )
 
-// Balancer selects the pod of a gateway to which the datagrams of one client go, as the nodes of a cluster do.
+// Balancer selects the pod of a gateway that receives the datagrams of one client, as the nodes of a cluster do.
 type Balancer struct {
 	mu          sync.Mutex
 	pod, before netip.AddrPort
 	received    map[netip.AddrPort]int
 }
 
-// Select makes the datagrams of the client go to a pod from now on. Datagrams that the pod before it has sent still arrive.
+// Select sends the datagrams of the client to a pod from now on. Datagrams that the previous pod has already sent still
+// arrive.
 func (b *Balancer) Select(pod netip.AddrPort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.before, b.pod = b.pod, pod
 }
 
-// Pod returns the pod to which the datagrams of the client go.
+// Pod returns the pod that receives the datagrams of the client.
 func (b *Balancer) Pod() netip.AddrPort {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -46,7 +47,7 @@ func (b *Balancer) passes(from netip.AddrPort) bool {
 	return from == b.pod || from == b.before
 }
 
-// balanced is the socket of a client that sees the pods of a gateway as one address.
+// balanced is the socket of a client. To the client, all pods of a gateway have one address.
 type balanced struct {
 	*net.UDPConn
 	gateway  net.Addr

@@ -71,7 +71,7 @@ type Call struct {
 	stop    context.CancelFunc
 	workers sync.WaitGroup
 	tally   tally
-	sending sync.Mutex // held while a datagram is sent, and while the call pauses
+	sending sync.Mutex // held during the sending of a datagram and during a pause
 }
 
 // Start creates an allocation and a permission, and begins to send. ctx bounds both the set-up and the call.
@@ -132,7 +132,7 @@ func (c *Call) allocate(ctx context.Context, o Options) (err error) {
 	if err := c.client.Listen(); err != nil {
 		return fmt.Errorf("set up client: %w", err)
 	}
-	defer context.AfterFunc(ctx, c.client.Close)() // over TCP, a request waits for its answer without end
+	defer context.AfterFunc(ctx, c.client.Close)() // over TCP, a request has no timeout
 	if c.relay, err = c.client.Allocate(); err != nil {
 		return fmt.Errorf("allocate at %s/%s: %w: %w", o.Gateway, o.Network, ErrRefused, err)
 	}
@@ -263,7 +263,7 @@ func (c *Call) End(grace time.Duration) Stats {
 	c.tally.freeze()
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	_ = c.tally.await(ctx, func(t *tally) bool { return len(t.flying) == 0 }) // the rest counts as lost
+	_ = c.tally.await(ctx, func(t *tally) bool { return len(t.flying) == 0 }) // datagrams without an echo count as lost
 	stats := c.Stats()
 	c.stop()
 	c.workers.Wait()

@@ -105,7 +105,7 @@ func WithoutLoopback(c *exec.Cmd) error {
 	return c.Start()
 }
 
-// Resolving returns a function that starts a browser in which a host name has an address.
+// Resolving returns a function that starts a browser which resolves a host name to an address.
 func Resolving(name, address string) func(*exec.Cmd) error {
 	return func(c *exec.Cmd) error {
 		c.Args = append(c.Args, "--host-resolver-rules=MAP "+name+" "+address)
@@ -137,7 +137,7 @@ func OpenBy(t *testing.T, start func(*exec.Cmd) error, url string, authorities .
 	}()
 	t.Cleanup(func() {
 		input.Close()
-		// lets node end the browser
+		// node then ends the browser
 		stuck := time.AfterFunc(limit, func() { cmd.Process.Signal(syscall.SIGTERM) })
 		defer stuck.Stop()
 		<-read
@@ -254,7 +254,7 @@ func (p *Page) Reports(what string, cond func(Report) bool) Report {
 	return p.until(what, limit, func() bool { return cond(p.last) })
 }
 
-// Tell sends a command to the driver and waits until it is completed.
+// Tell sends a command to the driver and waits until the command is completed.
 func (p *Page) Tell(command string) {
 	p.t.Helper()
 	if _, err := fmt.Fprintln(p.input, command); err != nil {

@@ -66,7 +66,7 @@ func (c *Cluster) Audit(since time.Time) ([]Entry, error) {
 	return c.audit.read(file, since)
 }
 
-// auditLog caches the entries that were read before. To parse the log of a whole test run takes seconds.
+// auditLog caches the entries that were read before, because parsing the log of a whole test run takes seconds.
 type auditLog struct {
 	mu      sync.Mutex
 	size    int64 // of the parsed part

@@ -117,7 +117,7 @@ func (c *Cluster) Stop() error {
 				errs, fmt.Errorf("%s exited before Stop: %v\n%s", p.Name, p.Err(), strings.Join(p.Tail(10), "\n")),
 			)
 		default:
-			errs = append(errs, p.Kill()) // SIGKILL: the data is deleted anyway
+			errs = append(errs, p.Kill()) // SIGKILL, because the data is deleted anyway
 		}
 	}
 	return errors.Join(append(errs, os.RemoveAll(c.dir))...)

@@ -19,7 +19,7 @@ import (
 // issuer is the issuer of ServiceAccount tokens, as kubeadm sets it. It is also the default audience of tokens.
 const issuer = "https://kubernetes.default.svc.cluster.local"
 
-// controllers are the controllers whose effects are visible without nodes and running pods.
+// controllers are the controllers that have an effect without nodes and running pods.
 var controllers = []string{
 	"clusterrole-aggregation-controller",
 	"daemonset-controller",

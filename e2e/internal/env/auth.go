@@ -22,7 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// tokenSecret signs the tokens of web apps, and tokenIssuer and tokenAudience are in them.
+// tokenSecret signs the tokens of web apps. tokenIssuer and tokenAudience are claims of these tokens.
 const (
 	tokenSecret   = "signs-the-tokens-of-web-applications"
 	tokenIssuer   = "https://login.example.org"
@@ -208,8 +208,8 @@ func (g *Gateway) Endpoints(ctx context.Context, user string) (list []Endpoint, 
 	return list, nil
 }
 
-// Credential returns a credential of a user for a Gateway, as the shape requires: the static credential, a credential
-// that is signed with the shared secret, or a credential of the auth service.
+// Credential returns a credential of a user for a Gateway, of the kind that the shape has: the static credential, a
+// credential that is signed with the shared secret, or a credential of the auth service.
 func (g *Gateway) Credential(ctx context.Context, user string) (username, password string, err error) {
 	if g.env.Shape[Credentials] == Static {
 		return g.env.user, g.env.secret, nil
@@ -230,7 +230,7 @@ func (g *Gateway) CredentialWith(
 		if err == nil {
 			return answer.Servers[0].Username, answer.Servers[0].Credential, nil
 		}
-		// A client that knows an address from elsewhere needs the same credential.
+		// A client that does not use the addresses in the answer needs the same credential.
 		if !errors.Is(err, ErrNoAddress) {
 			return "", "", err
 		}
@@ -241,13 +241,13 @@ func (g *Gateway) CredentialWith(
 	return g.mint(user, c, time.Now())
 }
 
-// CredentialAt makes a credential of an hour, which begins at a time, with the key of the Gateway. The credentials of
-// the shape are ephemeral.
+// CredentialAt makes a credential with the key of the Gateway. It is valid for an hour from the given time. The
+// credentials of the shape are ephemeral.
 func (g *Gateway) CredentialAt(user string, at time.Time) (username, password string, err error) {
 	return g.mint(user, credential.Caveats{}, at)
 }
 
-// mint makes a credential of an hour with the key of the Gateway.
+// mint makes a credential with the key of the Gateway, which is valid for an hour.
 func (g *Gateway) mint(user string, c credential.Caveats, at time.Time) (username, password string, err error) {
 	secret := credential.Secret(g.env.secret)
 	if g.env.PerGateway {

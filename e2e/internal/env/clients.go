@@ -37,7 +37,8 @@ func (e *Env) servePeers() error {
 // withICE returns the address of the ICE agent of a media server.
 func withICE(peer netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(peer.Addr(), icePort) }
 
-// peerBuffer holds all datagrams of the clients of a test while the peer does not run on a busy machine.
+// peerBuffer is the size of the receive buffer of a peer. It is enough for the datagrams of all clients of a test while
+// a busy machine does not run the peer.
 const peerBuffer = 4 << 20
 
 // servePeer starts a media server, whose datagrams a function handles until the socket is closed.
@@ -63,7 +64,7 @@ func echo(conn *net.UDPConn) {
 			return
 		}
 		if err == nil { // an ICMP error belongs to an ended relay
-			_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // clients count what is lost
+			_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // clients count losses
 		}
 	}
 }
@@ -100,7 +101,7 @@ func (e *Env) DialICE(ctx context.Context, l *Listener, at netip.AddrPort, user 
 	return e.dial(ctx, l, at, withICE(l.Peers()[0]), username, password, e.newICE())
 }
 
-// newICE returns an ICE session that no other call has.
+// newICE returns a new ICE session for a call.
 func (e *Env) newICE() *ice.Session { return ice.NewSession(int(e.sessions.Add(1))) }
 
 // DialAs is Dial with a credential.
@@ -125,8 +126,8 @@ func (e *Env) dial(
 // sharing is the number of hosts that share a public address.
 const sharing = 8
 
-// nextClient returns the local address of the next call to an address: in turn one of the hosts that share a public
-// address, or the invalid address, with which the kernel selects.
+// nextClient returns the local address of the next call to an address. If hosts share a public address, it returns
+// their addresses in turn. Otherwise it returns the invalid address, so that the kernel selects one.
 func (e *Env) nextClient(to netip.AddrPort) netip.AddrPort {
 	if len(e.clients) == 0 {
 		return netip.AddrPort{}
@@ -219,7 +220,7 @@ func (c *Call) Owner(list []Dataplane) (Dataplane, error) {
 	return Dataplane{}, fmt.Errorf("call %s: no dataplane has its relay %s", c.Name, relay)
 }
 
-// AwaitAll stops sending, waits until each datagram of each call has come back, and goes on.
+// AwaitAll pauses each call until all its datagrams have come back, and then resumes the calls.
 func (cs Calls) AwaitAll(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("not within %s", wait))
 	defer cancel()

@@ -158,13 +158,13 @@ subjects: [{kind: ServiceAccount, name: stunner-auth, namespace: %[1]s}]
 	if err := c.Cluster.Apply(ctx, c.system, text); err != nil {
 		return err
 	}
-	// The authorizer gets Roles, ClusterRoles and their bindings by separate watches.
+	// The authorizer receives Roles, ClusterRoles and their bindings by separate watches.
 	return c.Await(ctx, "rights of the operator", func(ctx context.Context) error {
 		return errors.Join(c.may(ctx, "create", "leases", c.system), c.may(ctx, "list", "gateways.gateway.networking.k8s.io", ""))
 	})
 }
 
-// may returns nil if the operator has a right.
+// may returns nil if the operator has the given right.
 func (c *inCluster) may(ctx context.Context, verb, resource, namespace string) error {
 	user := "system:serviceaccount:" + c.system + ":" + c.account()
 	allowed, err := c.Cluster.May(ctx, user, verb, resource, namespace)
@@ -225,7 +225,7 @@ func (c *inCluster) network(a netip.Addr) *topology.Pod {
 	return c.networks[a]
 }
 
-// home returns the address of operator and auth service.
+// home returns the address at which operator and auth service listen.
 func (c *inCluster) home(port int) string {
 	return net.JoinHostPort(c.families(c.Net.Home)[0].String(), strconv.Itoa(port))
 }
@@ -401,7 +401,7 @@ func (c *inCluster) dataplanes(g *Gateway) (list []Dataplane, err error) {
 			continue
 		}
 		health, metrics := g.endpointPorts()
-		base := "http://" + net.JoinHostPort(p.Addrs()[0].String(), "") // which ends with a colon
+		base := "http://" + net.JoinHostPort(p.Addrs()[0].String(), "") // an empty port leaves the colon at the end
 		list = append(list, Dataplane{
 			Name: p.Name(), ID: p.Name(), Admin: base + strconv.Itoa(health), Metrics: base + strconv.Itoa(metrics) + "/metrics",
 			Addrs: p.Addrs(), Crash: p.Crash, Signal: p.Signal, Done: p.Process().Done(), Net: c.network(p.Addrs()[0]),

@@ -59,7 +59,7 @@ func (e *Env) Metric(ctx context.Context, d Dataplane, name string) (float64, er
 	return harness.Sum(string(page), name)
 }
 
-// Output is what a run of stunnerctl has printed.
+// Output is the output of a run of stunnerctl.
 type Output struct {
 	Text, Errors string
 	Code         int
@@ -103,7 +103,7 @@ func (e *Env) ctlIn(ctx context.Context, network func(func()), input io.Reader, 
 	return o, err
 }
 
-// Drain returns what stunnerctl status says of the sessions of a dataplane that drains.
+// Drain returns the state of the sessions of a draining dataplane, as printed by stunnerctl status.
 func (e *Env) Drain(ctx context.Context, g *Gateway, d Dataplane) (st inspection.DrainStatus, err error) {
 	o, err := e.Ctl(ctx, "status", g.ID(), "-o", "json")
 	if err != nil {
@@ -128,7 +128,8 @@ func (e *Env) Drain(ctx context.Context, g *Gateway, d Dataplane) (st inspection
 	return st, fmt.Errorf("status of %s: %s does not drain: %s%s", g.ID(), d.Name, o.Text, o.Errors)
 }
 
-// StatusOf returns the status of a dataplane that a caller in its network gets, which is complete.
+// StatusOf returns the complete status of a dataplane. The request comes from the network of the dataplane, because
+// other callers get a reduced status.
 func (e *Env) StatusOf(ctx context.Context, d Dataplane) (st inspection.Status, err error) {
 	admin, err := url.Parse(d.Admin)
 	if err != nil {
@@ -170,7 +171,7 @@ func (e *Env) Findings(ctx context.Context, args ...string) ([]Finding, error) {
 	return report.Findings, nil
 }
 
-// CredentialFlags returns the flags with which stunnerctl has a credential for a Gateway, as the shape requires.
+// CredentialFlags returns the flags of stunnerctl for a credential of a Gateway, of the kind that the shape has.
 func (e *Env) CredentialFlags(ctx context.Context, g *Gateway) ([]string, error) {
 	write := func(name, content string) (string, error) {
 		file := filepath.Join(e.Dir, name)
@@ -193,8 +194,8 @@ func (e *Env) CredentialFlags(ctx context.Context, g *Gateway) ([]string, error)
 	return []string{"--user", username, "--password-file", file}, err
 }
 
-// callerFlags returns CredentialFlags, and the flag that names the CAs if TLS ends at a load balancer, whose
-// certificate stunnerctl does not know.
+// callerFlags returns CredentialFlags. If TLS ends at a load balancer, it adds the flag with the CAs, because the
+// certificate of the load balancer is not in the config.
 func (e *Env) callerFlags(ctx context.Context, g *Gateway) ([]string, error) {
 	flags, err := e.CredentialFlags(ctx, g)
 	if err != nil || !e.Shape.place().tls {
@@ -238,7 +239,7 @@ type ControlPlane struct {
 	AuthPod string
 }
 
-// ControlPlane returns how the programs are reached. The shape has Input APIServer.
+// ControlPlane returns the addresses of the programs. The shape has Input APIServer.
 func (e *Env) ControlPlane(ctx context.Context) (p ControlPlane, err error) {
 	c := e.input.(*inCluster)
 	p = ControlPlane{

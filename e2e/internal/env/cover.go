@@ -60,7 +60,8 @@ func excluded(a, b Value) bool {
 	return slices.ContainsFunc(ImpossiblePairs, func(p Impossible) bool { return p.A == a && p.B == b || p.A == b && p.B == a })
 }
 
-// ofVariant reports whether the pair has a variant of a place and a factor behind the nodes.
+// ofVariant reports whether the pair consists of a place in variants and a factor that describes the network behind the
+// nodes.
 func (p pair) ofVariant() bool {
 	return slices.Contains(variants.places, p.a) && slices.Contains(variants.behind, p.g)
 }
@@ -104,7 +105,7 @@ func Cover(of []Factor) (shapes []Shape) {
 	return shapes
 }
 
-// single returns a value as a pair with itself.
+// single returns the pair of a value and itself, which stands for the value alone.
 func single(f Factor, v Value) pair { return pair{f, f, v, v} }
 
 // covers returns the wanted pairs and values that a shape has.

@@ -1,10 +1,10 @@
-// Package env runs the product in any of its shapes: how many Gateways, listeners and pods there are, where clients
-// reach them, how they get credentials, and which event has happened before. A test requests a Shape and gets an Env,
-// with clients, peers, addresses, programs and faults. It does not depend on how they are created.
+// Package env runs the product in any of its shapes: the number of Gateways, listeners and pods, the addresses for
+// clients, the kind of credentials, and an event that has happened before. A test requests a Shape and gets an Env,
+// with clients, peers, addresses, programs and faults. The test does not depend on the way in which they are created.
 //
 //	shape.go      the factors, their values, and the pairs that exclude each other
 //	cover.go      shapes in which each pair of values occurs
-//	env.go        the life of an Env
+//	env.go        start and end of an Env
 //	objects.go    the YAML of a shape
 //	place.go      where clients reach the pods
 //	proxy.go      load balancers that end connections
@@ -14,7 +14,7 @@
 //	folder.go     objects in a folder
 //	auth.go       the auth service, credentials
 //	identity.go   revocations, usage, an additional route of the listeners
-//	events.go     what happens to a running product
+//	events.go     updates, crashes and other events
 //	clients.go    media servers and calls
 //	requests.go   single requests of clients
 //	flows.go      clients whose datagrams move between pods, floods
@@ -43,7 +43,7 @@ import (
 // Limit is the longest time that Await waits. Nothing takes this long; a busy machine may need it.
 const Limit = time.Minute
 
-// failingLimit is the longest time that Await waits while the expected error lasts; see Failing.
+// failingLimit is the longest time that Await waits while a condition returns the expected error; see Failing.
 const failingLimit = 10 * time.Second
 
 // Options of an Env.
@@ -126,7 +126,7 @@ type input interface {
 type Dataplane struct {
 	// Name is the name in errors. ID changes with an update.
 	Name, ID string
-	// Admin is the base URL of probes, status and sessions; Metrics the URL of the metrics.
+	// Admin is the base URL of probes, status and sessions. Metrics is the URL of the metrics.
 	Admin, Metrics string
 	// Addrs are the addresses of its relays.
 	Addrs []netip.Addr
@@ -231,7 +231,7 @@ func (e *Env) applyAll(ctx context.Context) error {
 	return nil
 }
 
-// image returns an image of the dataplane. All are the same program.
+// image returns an image of the dataplane. All images contain the same program.
 func image(number int) string { return fmt.Sprintf("stunnerd:%d", number) }
 
 // Close ends everything. It returns errors of processes that have ended before.
@@ -262,8 +262,8 @@ func (e *Env) Await(ctx context.Context, what string, cond func(context.Context)
 // symptomKey is the key of the symptom in a context that Failing returns.
 type symptomKey struct{}
 
-// Failing returns a context for a behaviour that fails with an error that the symptom matches. While a condition fails
-// with this error, Await waits only for failingLimit.
+// Failing returns a context for a behaviour that is known to fail with an error that matches symptom. While a condition
+// fails with this error, Await waits only for failingLimit.
 func Failing(ctx context.Context, symptom *regexp.Regexp) context.Context {
 	return context.WithValue(ctx, symptomKey{}, symptom)
 }

@@ -204,8 +204,8 @@ func (e *Env) RestartAll(ctx context.Context) error {
 	return e.AwaitReady(ctx)
 }
 
-// MakeMistake empties the Secret with the credentials, and waits until the conditions of each Gateway have changed.
-// Some are False before, in shapes whose addresses are not assigned.
+// MakeMistake empties the Secret with the credentials, and waits until the conditions of each Gateway have changed. In
+// shapes without assigned addresses, some conditions are already False before.
 func (e *Env) MakeMistake(ctx context.Context) error {
 	before := map[*Gateway]string{}
 	for _, g := range e.Gateways {

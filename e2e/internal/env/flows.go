@@ -20,7 +20,7 @@ import (
 type Stream struct {
 	Size  int // bytes of a datagram; 0 means the size of a voice call
 	Every time.Duration
-	// ICE makes the peer one with an ICE agent, which the client checks.
+	// ICE selects a peer with an ICE agent. The client sends connectivity checks to it.
 	ICE bool
 	// Family is the index of the client's address family among the families of the shape.
 	Family int
@@ -47,8 +47,8 @@ func (e *Env) NewNeighbour() (*Neighbour, error) {
 // Addr returns the address of the neighbour.
 func (n *Neighbour) Addr() netip.Addr { return n.env.families(n.Addrs)[0] }
 
-// DialFrom starts a call over UDP whose datagrams are sent to a dataplane: from a port of a neighbour, or, with nil, of
-// the client.
+// DialFrom starts a call over UDP whose datagrams are sent to the given dataplane. They are sent from a port of a
+// neighbour, or of the client if the neighbour is nil.
 func (e *Env) DialFrom(ctx context.Context, n *Neighbour, l *Listener, port uint16, to Dataplane, user string, s Stream) (*Call, error) {
 	username, password, err := l.Gateway.Credential(ctx, user)
 	if err != nil {
@@ -83,7 +83,8 @@ func (e *Env) DialFromAs(
 	return &Call{c, name, call.UDP}, nil
 }
 
-// Move sends the datagrams from a port of a neighbour, or, with nil, of the client, to a dataplane from now on.
+// Move sends the datagrams from a port of a neighbour to a dataplane from now on. If the neighbour is nil, the port is
+// one of the client.
 func (e *Env) Move(n *Neighbour, l *Listener, port uint16, to Dataplane) error {
 	if n != nil {
 		return n.Send(netip.AddrPortFrom(n.Addr(), port), l.Addresses()[0], netip.AddrPortFrom(to.Addrs[0], l.Port()))
@@ -96,8 +97,8 @@ func (e *Env) Move(n *Neighbour, l *Listener, port uint16, to Dataplane) error {
 	return nil
 }
 
-// Release ends Move of a port of the client. Its datagrams go to the same dataplane as long as nodes send clients to
-// it.
+// Release ends Move of a port of the client. Its datagrams continue to arrive at the same dataplane as long as nodes
+// send clients to that dataplane.
 func (e *Env) Release(port uint16) (err error) {
 	for _, from := range e.families(e.Net.Client) {
 		err = errors.Join(err, e.Net.Release(netip.AddrPortFrom(from, port)))

@@ -52,7 +52,7 @@ func (f *inFolder) prepare(context.Context) (err error) {
 	return f.installProgram()
 }
 
-// installProgram puts a new file of the program in place.
+// installProgram replaces the file of the program by a new file.
 func (f *inFolder) installProgram() error {
 	data, err := os.ReadFile(f.Env.program("stunnerd"))
 	if err != nil {
@@ -75,7 +75,7 @@ func (f *inFolder) clientAddresses() []netip.Addr {
 	return f.families(f.Net.Nodes[0].External)
 }
 
-// at returns a port of the loopback address of the host. stunnerctl reads a folder on the host of the operator only.
+// at returns a port of the loopback address of the host. stunnerctl can read a folder only on the host of the operator.
 func at(port int) string { return net.JoinHostPort(harness.Loopback, strconv.Itoa(port)) }
 
 func (f *inFolder) startOperator(ctx context.Context) (err error) {
@@ -301,7 +301,7 @@ func (f *inFolder) ctl(context.Context) ([]string, error) { return []string{"--f
 // applyDataplane does nothing: a file provider starts one process for each Gateway.
 func (f *inFolder) applyDataplane(context.Context) error { return nil }
 
-// ctlPeer returns the addresses of the host: stunnerctl runs there.
+// ctlPeer returns the addresses of the host, because stunnerctl runs there.
 func (f *inFolder) ctlPeer() topology.Both[netip.Addr] { return f.Net.Nodes[0].Internal }
 
 func (f *inFolder) ctlHost(call func()) { f.host(call) }

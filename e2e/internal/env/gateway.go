@@ -104,8 +104,8 @@ func (l *Listener) Peers() []netip.AddrPort {
 	return l.Gateway.env.peersOf(l.Gateway.peerNumber(l.route))
 }
 
-// ForeignPeers returns addresses that no route of the listener allows: those of the other route, those of other
-// Gateways, and the unrouted peer. They have the family of a relay whose client requests no family.
+// ForeignPeers returns addresses that no route of the listener allows: the peers of the other route, of other Gateways,
+// and the unrouted peer. Their family is that of a relay whose client requests no family.
 func (l *Listener) ForeignPeers() (list []netip.AddrPort) {
 	e := l.Gateway.env
 	own := l.Gateway.peerNumber(l.route)

@@ -24,7 +24,7 @@ func (e *Env) Host() Host {
 	}
 }
 
-// Folders returns the input folder and the output folder before Start, which makes them.
+// Folders returns the input folder and the output folder. They exist only after Start.
 func (e *Env) Folders() (input, output string) {
 	f := e.input.(*inFolder)
 	return f.in(), f.out()

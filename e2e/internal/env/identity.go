@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
 
-// UserID returns the user id that the product sees of a user: with static credentials all clients are one user.
+// UserID returns the user id of a user in the product. With static credentials, all clients are one user.
 func (e *Env) UserID(user string) string {
 	if e.Shape[Credentials] == Static {
 		return e.user
@@ -55,7 +55,7 @@ type Count struct {
 	Packets int `json:"packets"`
 }
 
-// Usage is what the auth service tells about the usage of a user.
+// Usage is the usage of a user in the answer of the auth service.
 type Usage struct {
 	Total struct {
 		Sessions int   `json:"sessions"`
@@ -67,7 +67,7 @@ type Usage struct {
 	Complete     bool `json:"complete"`
 }
 
-// Usage asks for the usage of a user in the last hour as the platform.
+// Usage requests the usage of a user in the last hour, with the API key of the platform.
 func (e *Env) Usage(ctx context.Context, user string) (u Usage, err error) {
 	query := url.Values{"user": {e.UserID(user)}}
 	_, err = e.askAuth(ctx, http.MethodGet, "/v1/usage?"+query.Encode(), platformKey, nil, &u)
@@ -89,7 +89,7 @@ func (e *Env) AddRoute(ctx context.Context) error {
 	})
 }
 
-// EmptyRoutes takes the media servers from all routes but the one of AddRoute, and FillRoutes gives them back.
+// EmptyRoutes removes the media servers from all routes except the route of AddRoute. FillRoutes adds them again.
 func (e *Env) EmptyRoutes(ctx context.Context) error {
 	return e.applyEach(ctx, func(g *Gateway) (texts []string) {
 		for _, name := range g.routes() {

@@ -19,7 +19,7 @@ const (
 	secondPort = 3480 // the second UDP listener
 	mediaPort  = 7000
 	icePort    = 7003 // of a media server with an ICE agent
-	// shift separates the ports of Gateways that share a host.
+	// shift is the distance between the ports of two Gateways that share a host.
 	shift = 100
 )
 
@@ -199,14 +199,14 @@ func (g *Gateway) endpointPorts() (health, metrics int) {
 	return healthPort + g.number, metricsPort + g.number
 }
 
-// Names of routes and of their Services, after the name of the Gateway: extra is the route of AddRoute.
+// Suffixes of the names of routes and of their Services, after the name of the Gateway. extra is the route of AddRoute.
 const (
 	firstRoute  = "first"
 	secondRoute = "second"
 	extraRoute  = "extra"
 )
 
-// routeYAML returns the UDPRoute of the listeners that share a route, or the extra one of all listeners.
+// routeYAML returns the UDPRoute of the listeners that share a route, or the extra route of all listeners.
 func (g *Gateway) routeYAML(name string) string {
 	var parents []string
 	for _, l := range g.Listeners {
@@ -287,7 +287,7 @@ func (e *Env) System() string { return e.system }
 // ClassYAML returns the GatewayClass and its GatewayConfig.
 func (e *Env) ClassYAML() string { return e.classYAML() }
 
-// SecretYAML returns the Secret with the credentials, which has other keys if there are some.
+// SecretYAML returns the Secret with the credentials. If keys are given, they replace the keys of the Secret.
 func (e *Env) SecretYAML(keys map[string]string) string {
 	if keys == nil {
 		return e.secretYAML()

@@ -10,9 +10,10 @@ import (
 type place struct {
 	// annotation of the Gateway.
 	annotation string
-	// at is where clients reach the Gateway if its objects come from the API server. With a folder they reach the host.
+	// at is the kind of address at which clients reach the Gateway if its objects come from the API server. With a
+	// folder, clients use the address of the host.
 	at reach
-	// keeps reports that the pods receive UDP datagrams with the addresses of their clients.
+	// keeps is set if the pods receive UDP datagrams with the addresses of their clients.
 	keeps bool
 	// nat translates the addresses that clients use, which spec.addresses names.
 	nat bool
@@ -28,7 +29,7 @@ type place struct {
 	addresses int
 	// portError makes the load balancer report an error for the port of the last listener, which it does not serve.
 	portError bool
-	// shared makes calls come from hosts that share one public address.
+	// shared makes the test send calls from hosts that share one public address.
 	shared bool
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 )
 
-// wait is how long a client waits for an expected datagram. silence is how long it waits to show that no datagram
-// arrives.
+// wait is how long a client waits for an expected datagram. silence is how long it waits until it concludes that no
+// datagram arrives.
 const (
 	wait    = 5 * time.Second
 	silence = time.Second
@@ -31,7 +31,7 @@ type Client struct {
 const firstChannel = 0x4000
 
 // Allocate makes an allocation at an address of a UDP listener. With a family, it requests a relay of that family
-// (REQUESTED-ADDRESS-FAMILY, RFC 8656 §18.8); with the invalid address, it requests none.
+// (REQUESTED-ADDRESS-FAMILY, RFC 8656 §18.8); with the invalid address, it requests no family.
 func (e *Env) Allocate(ctx context.Context, l *Listener, at netip.AddrPort, family netip.Addr, user string) (*Client, error) {
 	username, password, err := l.Gateway.Credential(ctx, user)
 	if err != nil {

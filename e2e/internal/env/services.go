@@ -48,7 +48,7 @@ func startServices(c *inCluster) *services {
 	notify := func(any) {
 		select {
 		case changed <- struct{}{}:
-		default: // the loop will handle this change too
+		default: // the pending signal covers this change too
 		}
 	}
 	var sources []source
@@ -227,7 +227,7 @@ func servicePorts(svc *corev1.Service, p corev1.ServicePort, pods []netip.AddrPo
 	inside, outside := base, base
 	inside.KeepSource = true
 	for _, ip := range svc.Spec.ClusterIPs {
-		if a, err := netip.ParseAddr(ip); err == nil { // it is None for a headless Service
+		if a, err := netip.ParseAddr(ip); err == nil { // the cluster IP of a headless Service is None
 			inside.Addresses = append(inside.Addresses, a)
 		}
 	}
@@ -295,12 +295,12 @@ func (s *services) exposedBy(l *Listener, all []corev1.Service, pods []Dataplane
 	return fmt.Errorf("no Service has listener %s", l)
 }
 
-// owns reports whether a Service with a name is one of the Gateway.
+// owns reports whether the Service with a name belongs to the Gateway.
 func (g *Gateway) owns(service string) bool {
 	return service == g.Name || service == g.Name+"-tcp" || service == g.Name+"-udp"
 }
 
-// leads returns nil if a port of a Service leads to the given pods and to no other.
+// leads returns nil if the nodes forward a port of a Service to the given pods and to no other pod.
 func (s *services) leads(svc corev1.Service, p corev1.ServicePort, pods []Dataplane) error {
 	var want []netip.Addr
 	for _, d := range pods {

@@ -61,7 +61,7 @@ const (
 	HidesSource Value = "hides"    // a load balancer that replaces them by its own
 	NodePort    Value = "nodeport" // a port of the nodes
 	HostNetwork Value = "host"     // the addresses of the nodes, in whose network the pods run
-	BehindNAT   Value = "nat"      // a public address that a NAT translates; spec.addresses names it
+	BehindNAT   Value = "nat"      // a public address that a NAT translates; spec.addresses contains it
 	Headless    Value = "headless" // as KeepsSource, or in a folder as HostNetwork; the peers are relays of the Gateway itself too
 
 	TLSAtBalancer Value = "tls-lb"     // as KeepsSource, and the load balancer ends TLS in front of the TCP listener
@@ -126,7 +126,7 @@ var names = [factors]string{
 
 func (f Factor) String() string { return names[f] }
 
-// Impossible is a pair of values that no shape has.
+// Impossible is a pair of values that exclude each other.
 type Impossible struct {
 	A, B Value
 	Why  string
@@ -147,8 +147,8 @@ var ImpossiblePairs = []Impossible{
 	{PortError, UDP, noListenerLeft},
 }
 
-// variants are places that differ from KeepsSource only between clients and nodes. Cover does not pair them with the
-// factors behind the nodes, because that would double the number of shapes: Event has the most values after Place.
+// variants are places that differ from KeepsSource only in the network between clients and nodes. Cover does not pair
+// them with the factors that describe the network behind the nodes, because that would double the number of shapes.
 var variants = struct {
 	places []Value
 	behind []Factor

@@ -1,4 +1,4 @@
-// Package guide reads the guides in docs/guides, so that tests run exactly what the pages show.
+// Package guide reads the guides in docs/guides, so that tests run exactly the commands and manifests of the pages.
 //
 // A block of code has a language: yaml for manifests and for the configuration of media servers, sh for commands, text
 // for their output, js, go and so on for programs. A block whose first line is a comment with the name of a file, such

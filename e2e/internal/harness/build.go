@@ -58,8 +58,8 @@ func Published(ctx context.Context, root, name string) (folder string, err error
 }
 
 // Build compiles programs into dir, each under the base name of its folder. The programs are linked into bin/e2e of the
-// repository, where `go build` finds a current program and does not link it again: all test binaries, and the child
-// processes that a test starts of itself, share one link of some seconds.
+// repository. `go build` does not link a program there again if it is current. So all test binaries and their child
+// processes share one link, which takes some seconds.
 func Build(ctx context.Context, root, dir string, folders ...string) error {
 	programs, err := builds.open(ctx, root, folders)
 	if err != nil {
@@ -73,7 +73,7 @@ func Build(ctx context.Context, root, dir string, folders ...string) error {
 	return nil
 }
 
-// builds has the programs that this process has built.
+// builds contains the programs that this process has built.
 var builds = built{files: map[string]*os.File{}}
 
 // built caches open files of programs, by folder. An open file stays readable when a later build replaces the program,
@@ -136,10 +136,10 @@ func (b *built) build(ctx context.Context, root string, folders []string) error 
 	return nil
 }
 
-// install puts a program at path unless path exists: as a hard link, which needs no space, or as a copy if the folder is
-// on another file system or a later build has replaced the program. Nothing may write to the file. A child process writes
-// the copy: if this process wrote the file, a child that it forks at that moment would inherit the open descriptor, and
-// executing the file would fail with ETXTBSY.
+// install puts a program at path unless path exists: as a hard link, which needs no space, or as a copy if the folder
+// is on another file system or a later build has replaced the program. Nothing may write to the file. A child process
+// writes the copy. If this process wrote the file, a child that is forked at that moment would inherit the open
+// descriptor, and executing the file would fail with ETXTBSY.
 func install(program *os.File, path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil

@@ -99,7 +99,7 @@ func (i ICEServer) Address(p config.Protocol) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("find %s address: none in %q", p, i.URLs)
 }
 
-// ICEServers requests ICE servers as a web app does, and TURN over DTLS in addition, which browsers do not support.
+// ICEServers requests ICE servers as a web app does. It also requests TURN over DTLS, which browsers do not support.
 // Without gateways the auth service chooses them.
 func (s *Stack) ICEServers(ctx context.Context, gateways ...string) (ice ICE, err error) {
 	type reference struct {

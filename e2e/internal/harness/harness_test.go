@@ -118,8 +118,8 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// TestInstallTakesNoSpace: an installed program is a link to the built one. When a later build has replaced the built one,
-// the installed program is a copy of what this process has built.
+// TestInstallTakesNoSpace: an installed program is a link to the built one. If a later build has replaced the built
+// program, the installed program is a copy of the program that this process has built.
 func TestInstallTakesNoSpace(t *testing.T) {
 	dir := t.TempDir()
 	source, linked, copied := filepath.Join(dir, "built"), filepath.Join(dir, "linked"), filepath.Join(dir, "copied")

@@ -33,7 +33,7 @@ func NewMemoryGroup(name string, limit int64) (*MemoryGroup, error) {
 	return g, os.WriteFile(filepath.Join(g.dir, limitFile), []byte(strconv.FormatInt(limit, 10)), 0o600)
 }
 
-// Confine returns a command whose process joins the group before it becomes the program.
+// Confine returns a command whose process joins the group before it executes the program.
 func (g *MemoryGroup) Confine(c Command) Command {
 	c.Args = append([]string{"-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, g.dir, c.Path}, c.Args...)
 	c.Path = "/bin/sh"

@@ -44,8 +44,9 @@ func claim(port int) bool {
 	return true
 }
 
-// isFree reports whether a port can be bound on every address, for UDP and for TCP. No program starts meanwhile: until
-// its process executes it, it has copies of the sockets, and they keep the port in use after they are closed here.
+// isFree reports whether a port can be bound on every address, for UDP and for TCP. isFree lets no program start
+// meanwhile: until a forked process executes the program, it has copies of the sockets, which keep the port in use
+// after they are closed here.
 func isFree(port int) bool {
 	checkPidfd()
 	syscall.ForkLock.RLock()

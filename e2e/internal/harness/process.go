@@ -55,7 +55,7 @@ type Process struct {
 
 // Start starts a command.
 //
-// Output goes to a file, not a pipe: a grandchild that outlives its parent must not die of SIGPIPE.
+// Output goes to a file, not a pipe: SIGPIPE must not end a grandchild that outlives its parent.
 func Start(c Command) (*Process, error) {
 	logfile := filepath.Join(c.Logs, c.Name+".log")
 	out, err := os.OpenFile(logfile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

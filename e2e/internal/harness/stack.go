@@ -25,7 +25,7 @@ type Stack struct {
 	Ports Ports
 	// Host is the address of the Gateway, of its relays, and of the echo peer for media; empty means Loopback.
 	Host string
-	// Free lets dataplanes keep running when the operator is killed. A later operator must stop them.
+	// Free lets dataplanes continue when the operator is killed. A later operator must stop them.
 	Free bool
 
 	Operator *Process
@@ -74,7 +74,7 @@ func (s *Stack) Prepare(quickstartDir string) error {
 }
 
 // Put writes a file into the operator's input folder, with the quickstart's ports replaced by the ports of the stack.
-// It renames a complete file into place, so the operator never reads half a file.
+// It writes a temporary file and renames it, so the operator never reads an incomplete file.
 func (s *Stack) Put(name string, yaml []byte) error {
 	draft := filepath.Join(s.Dir, name+".draft")
 	if err := os.WriteFile(draft, s.withHost(s.withPorts(yaml)), 0o600); err != nil {

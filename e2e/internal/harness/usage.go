@@ -41,7 +41,7 @@ func (p *Process) Delays() Delays {
 		if err == nil {
 			_, err = fmt.Sscan(string(text), (*int64)(&onCPU), (*int64)(&waited))
 		}
-		if err == nil { // the thread has ended otherwise
+		if err == nil { // after an error, the thread has ended
 			d[thread] = waited
 		}
 	}

@@ -14,22 +14,22 @@ import (
 
 const (
 	shortest = 10 * time.Millisecond  // between the first two checks of a condition
-	longest  = 200 * time.Millisecond // between two checks
+	longest  = 200 * time.Millisecond // between two later checks
 	moment   = 2 * time.Second        // for an HTTP request whose context has a deadline, and which is retried
 	timeout  = 20 * time.Second       // for any other HTTP request
 	maxBody  = 4 << 20
 )
 
-// final is an error of a condition that will not hold any more.
+// final is the error of a condition that cannot become true any more.
 type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
 
-// Final marks an error of a condition that will not hold any more, so that Until returns it at once.
+// Final marks the error of a condition that cannot become true any more, so that Until returns it at once.
 func Final(err error) error { return final{err} }
 
-// Until polls cond until it returns nil or ctx ends. An error of cond says which part of the condition is not true yet.
-// The interval grows by a fifth with each check, so that a long wait leaves CPU time to the awaited program.
+// Until polls cond until it returns nil or ctx ends. The error of cond names the part of the condition that is not true
+// yet. The interval grows by a fifth with each check, so that a long wait leaves CPU time to the program under test.
 func Until(ctx context.Context, cond func(context.Context) error) error {
 	var missing error
 	interval := shortest
@@ -68,8 +68,8 @@ func GetBy(ctx context.Context, client *http.Client, url string) (int, []byte, e
 }
 
 // Do sends a request and returns the status code and the body. If the context has a deadline, the caller polls, and the
-// request times out after moment, so that it can be retried. Otherwise it times out after timeout, so that a busy
-// machine causes no failure.
+// request times out after moment, so that it can be retried. Otherwise it times out after timeout, which is long enough
+// for a busy machine.
 func Do(req *http.Request) (int, []byte, error) { return do(http.DefaultClient, req) }
 
 // DoBy is Do with a client.

@@ -147,7 +147,7 @@ func Peer(t testing.TB, addr netip.Addr, serve func(*net.UDPConn)) netip.AddrPor
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetReadBuffer(4 << 20); err != nil { // what clients send while a busy machine does not run the peer
+	if err := conn.SetReadBuffer(4 << 20); err != nil { // room for datagrams while a busy machine does not run the peer
 		t.Fatal(err)
 	}
 	go serve(conn)

@@ -1,5 +1,5 @@
-// Package ice is the part of ICE (RFC 8445) that matters when a relayed address changes: the connectivity checks of a
-// client, and a peer with a lite agent, as media servers have it.
+// Package ice implements the part of ICE (RFC 8445) that is needed when a relayed address changes: the connectivity
+// checks of a client, and a peer with a lite agent, as in media servers.
 package ice
 
 import (
@@ -18,7 +18,7 @@ const Interval = 2500 * time.Millisecond
 
 const password = "the password of the peer"
 
-// Session is the ICE session of a client, whose USERNAME it is.
+// Session is the ICE session of a client. The value is the USERNAME of its checks.
 type Session struct{ username stun.Username }
 
 // NewSession returns a session with a number.
@@ -31,7 +31,7 @@ func (s *Session) Check() []byte {
 	m, err := stun.Build(stun.TransactionID, stun.BindingRequest, s.username,
 		stun.RawAttribute{Type: stun.AttrUseCandidate}, stun.NewShortTermIntegrity(password), stun.Fingerprint)
 	if err != nil {
-		panic(err) // only a username that is too long is an error
+		panic(err) // the only error is a username that is too long
 	}
 	return m.Raw
 }
@@ -40,13 +40,14 @@ func (s *Session) Check() []byte {
 type peer struct {
 	conn *net.UDPConn
 	mu   sync.Mutex
-	// valid has the USERNAME of each address from which a check has come, and selected the latest address of each.
+	// valid maps the source address of each check to its USERNAME. selected maps a USERNAME to its latest nominated
+	// address.
 	valid    map[netip.AddrPort]string
 	selected map[string]netip.AddrPort
 }
 
-// Serve is an echo peer with a lite agent, until the socket is closed. It takes data only from addresses from which an
-// authentic check has come, and sends the echo to the address that the client has nominated last.
+// Serve is an echo peer with a lite agent, until the socket is closed. It accepts data only from addresses from which
+// an authentic check has arrived, and sends the echo to the address that the client has nominated last.
 func Serve(conn *net.UDPConn) {
 	p := &peer{conn: conn, valid: map[netip.AddrPort]string{}, selected: map[string]netip.AddrPort{}}
 	p.serve()
@@ -71,7 +72,7 @@ func (p *peer) serve() {
 	}
 }
 
-// check answers an authentic check, and selects the address of one with USE-CANDIDATE.
+// check answers an authentic check, and selects the source address of a check with USE-CANDIDATE.
 func (p *peer) check(b []byte, from netip.AddrPort) {
 	var m stun.Message
 	var username stun.Username

@@ -1,5 +1,5 @@
 // Package kubelet runs the pods of an API server as processes, in networks that its caller provides. It acts as a
-// scheduler and as the kubelets of some nodes, as far as pods of the product depend on them: binding, environment,
+// scheduler and as the kubelets of some nodes, with the functions that pods of the product need: binding, environment,
 // volumes, probes, restarts, termination and status.
 //
 //	kubelet.go  the watch of pods, scheduling
@@ -49,7 +49,7 @@ type Options struct {
 	Program func(image string) string
 	// Dir takes volumes and logs.
 	Dir string
-	// Failed is called with errors that leave a pod without a process.
+	// Failed is called with each error because of which a pod has no process.
 	Failed func(error)
 }
 

@@ -43,10 +43,10 @@ func (p *Pod) write(ctx context.Context, v corev1.Volume) error {
 			}
 		}
 	}
-	return nil // the folder is the volume
+	return nil // an emptyDir or hostPath volume has no files
 }
 
-// makeFolder makes a folder that belongs to the user of the container. Its parents can be passed by everybody.
+// makeFolder makes a folder that belongs to the user of the container. Every user may pass through its parents.
 func (p *Pod) makeFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o711); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (p *Pod) makeFolder(folder string) error {
 
 func optional(o *bool) bool { return o != nil && *o }
 
-// volume returns the folder of a volume. That of a hostPath is shared by the pods of a node.
+// volume returns the folder of a volume. The folder of a hostPath is shared by the pods of a node.
 func (p *Pod) volume(v corev1.Volume) string {
 	if v.HostPath != nil {
 		return filepath.Join(p.kubelet.Dir, p.node, v.HostPath.Path)

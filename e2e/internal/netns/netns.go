@@ -1,5 +1,5 @@
-// Package netns runs a test, or all tests of a package, in a network namespace of its own, with public-looking addresses,
-// a small port range if needed, and no foreign traffic.
+// Package netns runs a test, or all tests of a package, in a network namespace of its own, with addresses that are not
+// private, a small port range if needed, and no traffic of other programs.
 package netns
 
 import (
@@ -37,7 +37,7 @@ func Main(run func() int, settings ...Setting) int {
 		}
 		return run()
 	case "":
-	default: // a test that called Isolated
+	default: // this process runs one test that called Isolated
 		return run()
 	}
 	if err := runChild(settings); err != nil {
@@ -65,16 +65,16 @@ func runChild(settings []Setting) (err error) {
 	return child.Run()
 }
 
-// hold makes a setting effective until release. Processes that run at the same time share it: the first one writes it,
-// and the last one restores the value before, which a file of the folder keeps. So it is also restored after a process
-// was killed. release returns an error if another program has changed the setting meanwhile.
+// hold makes a setting effective until release. Processes that run at the same time share it: the first one writes it
+// and stores the previous value in a file of the folder, and the last one restores that value. So the value is also
+// restored after a process was killed. release returns an error if another program has changed the setting meanwhile.
 func (s Setting) hold(dir string) (release func() error, err error) {
 	name := filepath.Join(dir, "stunner-"+filepath.Base(s.File))
 	kept, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("hold %s: %w", s.File, err)
 	}
-	// alone calls f with true if no other process holds the setting. Calls in several processes follow each other.
+	// alone calls f, with true if no other process holds the setting. A lock serializes the calls of all processes.
 	alone := func(f func(alone bool) error) error {
 		gate, err := os.OpenFile(name+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
@@ -167,7 +167,7 @@ func Isolated(t *testing.T) bool {
 	return false
 }
 
-// ownFlags returns the set flags that are not flags of package testing.
+// ownFlags returns the flags that are set and do not belong to package testing.
 func ownFlags(set *flag.FlagSet) (args []string) {
 	set.Visit(func(f *flag.Flag) {
 		if !strings.HasPrefix(f.Name, "test.") {

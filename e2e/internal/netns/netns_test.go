@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// TestSettingIsShared: two processes that run at the same time have the value of a setting until the last one ends, which
-// restores the value before. So does the next process after one that was killed. A change by another program is an error.
+// TestSettingIsShared: if two processes run at the same time, the setting has its value until the last process ends,
+// which restores the previous value. If a process was killed, the next process restores the previous value. A change by
+// another program is an error.
 func TestSettingIsShared(t *testing.T) {
 	dir := t.TempDir()
 	s := Setting{filepath.Join(dir, "wmem_max"), "212992"}

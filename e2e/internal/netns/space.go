@@ -21,7 +21,7 @@ type Space struct {
 	name   string
 	thread int
 	work   chan func()
-	lan    *Switch // lan is the switch, or nil
+	lan    *Switch // lan is the switch of the Space, or nil
 }
 
 // New makes a network namespace with a loopback interface, until the end of the test. The name becomes the name of the
@@ -70,7 +70,7 @@ func Open(name string) (*Space, error) {
 }
 
 // serve calls the functions of Do. A function that ends its test ends the goroutine (runtime.Goexit). A deferred call
-// then keeps the thread, and with it the namespace, for the cleanups of the test.
+// then continues on the same thread, so that the namespace exists until the cleanups of the test have run.
 func (s *Space) serve() {
 	closed := false
 	defer func() {

@@ -71,7 +71,7 @@ func (w *Switch) plug(t *testing.T, port string) {
 	w.lan.Run(t, fmt.Sprintf("ip link set %s up", port))
 }
 
-// New makes a network namespace, as the function New does, that Space.Link connects to the test by the switch. Its name
+// New makes a network namespace as the function New does. Space.Link connects it to the test by the switch. Its name
 // becomes another name of the interface of the test. Without a switch (nil) it has a link of its own.
 func (w *Switch) New(t *testing.T, name string) *Space {
 	t.Helper()

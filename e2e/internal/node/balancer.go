@@ -63,7 +63,7 @@ func (b *balancer) give(ctx context.Context, s *corev1.Service) {
 	s = s.DeepCopy()
 	s.Status.LoadBalancer.Ingress = want
 	_, err := b.cluster.Client.CoreV1().Services(s.Namespace).UpdateStatus(ctx, s, metav1.UpdateOptions{})
-	// after a conflict, another event follows
+	// after a conflict, the informer delivers another event
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 		fmt.Printf("give Service %s/%s its address: %v\n", s.Namespace, s.Name, err)
 	}

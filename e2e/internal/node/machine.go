@@ -18,7 +18,7 @@ import (
 type machine struct {
 	cluster *Cluster
 	name    string
-	index   int    // determines its addresses
+	index   int    // the addresses are derived from it
 	dir     string // for configs, data and logs
 	pid     int    // of the process that holds the namespaces
 	holder  *harness.Process

@@ -1,9 +1,9 @@
 // Package node runs a Kubernetes cluster for tests: the released programs, a container engine, pods, LoadBalancer
-// Services that clients can reach, and DNS. It has one node, and a test can add more. A node is a set of namespaces;
-// its first process holds them, and everything in the node ends with that process.
+// Services that clients can reach, and DNS. It has one node, and a test can add more. A node is a set of namespaces.
+// Its first process holds them, and all processes of the node end with it.
 //
-// The test itself runs in the network namespace of the clients. It reaches only the API server, the nodes and the
-// addresses of Services.
+// The test itself runs in the network namespace of the clients. From there it can reach only the API server, the nodes
+// and the addresses of Services.
 package node
 
 import (

@@ -16,8 +16,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 )
 
-// family is the name prefix of our control groups. The process id follows, because several test processes may run
-// clusters at the same time.
+// family is the prefix of the names of the control groups of nodes. The process id follows, because several test
+// processes may run clusters at the same time.
 const family = "stunner-e2e-"
 
 var group = groupOf(os.Getpid())

@@ -18,7 +18,7 @@ import (
 
 const (
 	limit = 4 << 20
-	// before a reconnect, plus a random part of the same length: a thousand readers reconnect at once
+	// before a reconnect, plus a random time up to the same length, because a thousand readers may reconnect at once
 	pause = 250 * time.Millisecond
 )
 
@@ -105,7 +105,7 @@ func ReadAs(ctx context.Context, address, id, token string, security *tls.Config
 	return r
 }
 
-// visit connects once and reads until the connection ends.
+// visit makes one connection and reads until it ends.
 func (r *Reader) visit(ctx context.Context) {
 	conn, resp, err := websocket.Dial(ctx, r.url, r.options)
 	r.later = 0

@@ -48,7 +48,7 @@ func (m *Monitor) Stop() {
 	m.running.Wait()
 }
 
-// tick records that the process runs now, and returns all stalls so far.
+// tick records that the process runs at this moment, and returns all stalls so far.
 func (m *Monitor) tick(now time.Time) []stall {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,8 +8,9 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// ReachPublic makes the test process reach the public addresses of this network, which are the same in each network:
-// the addresses of nodes, load balancers and the NAT. undo is called before another network is reached.
+// ReachPublic routes the public addresses of this network, which are those of nodes, load balancers and the NAT, from
+// the test process. Each network has the same public addresses, so undo must be called before the next network is
+// routed.
 func (n *Network) ReachPublic() (undo func() error, err error) {
 	router := host(n.subnet(homeNet), 2)
 	change := func(verb string) (err error) {

@@ -34,8 +34,8 @@ func (n *Network) AddProxy(public Both[netip.Addr], ports []int32) (*netns.Space
 	return space, addresses, load(n.router, rules.String())
 }
 
-// sharedNet are private addresses of clients, behind the address that the space of the clients has. In IPv6 clients of one
-// home share a prefix instead.
+// sharedNet are private addresses of clients, which a NAT translates to the address of the clients' namespace. In IPv6,
+// clients of one site share a prefix instead.
 var sharedNet = dual("100.64.0.0/24", "2001:db8:1::/64")
 
 // ShareClients gives the clients more addresses, which share one public address: the router receives their IPv4

@@ -108,7 +108,7 @@ type ServicePort struct {
 	Endpoints []netip.AddrPort
 }
 
-// Serve replaces what the nodes translate. A flow that exists keeps its pod until Forget or Move.
+// Serve replaces the translations of the nodes. An existing flow keeps its pod until Forget or Move.
 func (n *Network) Serve(ports []ServicePort) error {
 	n.serving.Lock()
 	defer n.serving.Unlock()
@@ -128,7 +128,7 @@ func (n *Network) Move(client, pod netip.AddrPort) error {
 	return n.forget(fmt.Sprintf("--orig-src %s --orig-port-src %d", client.Addr(), client.Port()), client.Addr())
 }
 
-// Release ends Move for new flows of a client. The flow that exists keeps its pod until Forget.
+// Release ends Move for new flows of a client. The existing flow keeps its pod until Forget.
 func (n *Network) Release(client netip.AddrPort) error {
 	n.serving.Lock()
 	defer n.serving.Unlock()
@@ -182,7 +182,7 @@ func (p ServicePort) translate(rules *strings.Builder, six bool) {
 	}
 	verdict := fmt.Sprintf("%sdnat %s to %s map { %s }", mark, family, pick, strings.Join(pods, ", "))
 	if len(pods) == 0 {
-		verdict = "drop" // without a translation, a client would not be translated as long as it sends
+		verdict = "drop" // otherwise conntrack would record a flow without a translation
 	}
 	rule := func(match string) { fmt.Fprintf(rules, "%s %s\n", match, verdict) }
 	for _, a := range p.Addresses {
@@ -213,7 +213,7 @@ func forget(s *netns.Space, filter string, family netip.Addr) error {
 	if family.Is6() {
 		which = " -p udp -f ipv6 " + filter
 	}
-	// conntrack stops if a flow ends while it deletes, and does not delete the following flows.
+	// If a flow ends during the deletion, conntrack stops and does not delete the following flows.
 	var deleting error
 	for range 5 {
 		list, err := s.Exec("conntrack -L" + which)
@@ -235,8 +235,8 @@ func familyOf(a netip.Addr) string {
 	return families[0]
 }
 
-// Neighbour is a client in the network of the pods of a node, which reach it without a router. It selects the pod of a
-// Service itself.
+// Neighbour is a client in the network of the pods of a node, so no router is between the pods and the client. Its own
+// rules select the pod of a Service.
 type Neighbour struct {
 	*Pod
 	pods map[netip.AddrPort]string // rules by address and port of the client

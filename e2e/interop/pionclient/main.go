@@ -84,8 +84,8 @@ func run(o options) error {
 	return nil
 }
 
-// talk sends messages, each after the echo of the previous message. The first messages are sent in Send indications,
-// and the others in the channel that the client binds meanwhile.
+// talk sends messages, each after the echo of the previous one has arrived. The first messages are sent in Send
+// indications, and the others in the channel that the client binds meanwhile.
 func talk(client *turn.Client, relay net.PacketConn, o options) error {
 	if o.denied != "" {
 		denied, err := net.ResolveUDPAddr("udp", o.denied)

@@ -1,9 +1,9 @@
 // Package cli parses the command lines of the programs. A flag that is not given takes its value from an environment
 // variable. All errors of a command line are reported at once, each with the flag and the remedy.
 //
-// The flags come from package flag, which accepts -name as well as --name, as command lines in use may have. pflag
-// would read -name as four letters. It has no environment variables, joint errors or settings of another program, which
-// are all but 20 lines of this package.
+// The flags are those of package flag, because it accepts -name as well as --name, and existing command lines have
+// both. pflag would read -name as four one-letter flags. It also has no environment variables, no joint errors and no
+// settings of another program, which are most of this package.
 //
 // # Files
 //

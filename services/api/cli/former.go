@@ -20,9 +20,9 @@ type Former struct {
 	// Flag is the flag of this program with the same meaning. It takes precedence over the former setting. Empty means
 	// that there is none and the setting is ignored.
 	Flag string
-	// Convert returns the value for Flag; "" means that the setting changes nothing here. Nil keeps the value.
+	// Convert returns the value for Flag; "" means that the setting does not set Flag. Nil keeps the value.
 	Convert func(value string) (string, error)
-	// Instead names the replacement, or says why there is none. It is not needed with Flag.
+	// Instead names the replacement, or the reason why there is none. It is not used if Flag is set.
 	Instead string
 }
 

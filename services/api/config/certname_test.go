@@ -161,8 +161,8 @@ func TestCertificateHost(t *testing.T) {
 	}
 }
 
-// FuzzCertificateHost: whatever names a certificate has, the host is one of them, a valid host of a URI, and valid for
-// the certificate by the standard library.
+// FuzzCertificateHost: for any names of a certificate, the host is one of them, is a valid host of a URI, and is
+// accepted for the certificate by the standard library.
 func FuzzCertificateHost(f *testing.F) {
 	for _, seed := range []string{"turn.example.com", "*.example.com", "a b.example", "\u212a.example", "1.2.3.4", "a.b.", "A.example"} {
 		f.Add(seed)

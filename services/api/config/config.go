@@ -28,7 +28,7 @@
 //	pack.go        the compressed form that a Secret contains
 //	diff.go        differences between configs, for logs and statuses
 //	parts.go       a config as a list of parts with hashes
-//	delta.go       differences between configs, for readers that have the first one
+//	delta.go       differences between configs, for readers that have the previous config
 package config
 
 import (

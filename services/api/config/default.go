@@ -93,7 +93,8 @@ func (c *Cluster) fill() {
 	c.Protocol = strings.ToUpper(cmp.Or(c.Protocol, "UDP"))
 }
 
-// set returns the values sorted and without duplicates. It returns a new list unless they already are.
+// set returns the values sorted and without duplicates. It returns the given list if it is already sorted, and
+// otherwise a new list.
 func set(values []string) []string {
 	if len(values) == 0 {
 		return nil

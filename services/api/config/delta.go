@@ -22,7 +22,8 @@ type Delta struct {
 	Digest Digest `json:"digest"`
 	// Rest is the second config without clusters; empty if it has not changed.
 	Rest json.RawMessage `json:"rest,omitempty"`
-	// Clusters are the clusters of the second config that are new, or that differ in more than their endpoints.
+	// Clusters are the new clusters of the second config, and the clusters that differ in other fields than their
+	// endpoints.
 	Clusters []Cluster `json:"clusters,omitempty"`
 	// Endpoints are the differences of the clusters that differ in their endpoints only.
 	Endpoints []EndpointDelta `json:"endpoints,omitempty"`
@@ -38,7 +39,7 @@ type EndpointDelta struct {
 }
 
 // ErrMismatch is the error of Parts.Apply if a Delta does not belong to the config, or does not yield its second
-// config. The reader then needs the whole config.
+// config. The reader must then request the whole config.
 var ErrMismatch = errors.New("the delta does not match the config")
 
 // Since returns the difference from base to p. base and revision are the revisions of both.
@@ -66,7 +67,7 @@ func (p *Parts) Since(base *Parts, from, revision string) Delta {
 }
 
 // Apply returns the second config of a Delta whose first config is p, and the fields of Delta.Rest that this release
-// does not define. It validates what the Delta changes. It does not compare Delta.Base. The error is ErrMismatch, or
+// does not define. It validates the changed fields only. It does not compare Delta.Base. The error is ErrMismatch, or
 // joined *FieldError values. p does not change.
 func (p *Parts) Apply(d Delta) (next *Parts, unknown []string, err error) {
 	if d.ID != p.whole.Admin.Name {

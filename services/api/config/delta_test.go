@@ -45,8 +45,8 @@ func changing(random *rand.Rand) config.Config {
 	return c
 }
 
-// A delta yields the second config, byte for byte, whatever changes between two configs. Parts that are made from other
-// Parts equal Parts that are made from nothing.
+// For any change between two configs, a delta yields the second config, byte for byte. Parts that share parts with
+// other Parts equal Parts that are made from scratch.
 func TestADeltaYieldsTheSecondConfig(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var reader, sender *config.Parts
@@ -126,7 +126,7 @@ func TestPartsCoverAllFieldsOfACluster(t *testing.T) {
 	}
 }
 
-// A delta that does not belong to the config, or that is invalid, is refused as a whole, by name.
+// A delta that does not belong to the config, or that is invalid, is refused completely, and the error names the cause.
 func TestADeltaIsRefused(t *testing.T) {
 	base := config.Config{
 		Version: config.Version, Admin: config.Admin{Name: "media/edge"}, Auth: config.Auth{Type: config.AuthNone},

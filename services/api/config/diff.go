@@ -149,7 +149,7 @@ func (d *differences) listeners(old, next []Listener) {
 		d.list(field+"routes", old.Routes, next.Routes)
 	})
 	if was, is := names(old), names(next); slices.Equal(set(was), set(is)) {
-		// the auth service offers them in this order
+		// the auth service returns the listeners in this order
 		d.text("listeners", strings.Join(was, ", "), strings.Join(is, ", "))
 	}
 }

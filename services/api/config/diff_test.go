@@ -132,7 +132,7 @@ func TestDiffAndRevisionAgree(t *testing.T) {
 	}
 }
 
-func TestCanonicalLeavesTheConfigAlone(t *testing.T) {
+func TestCanonicalDoesNotModifyTheConfig(t *testing.T) {
 	c := good()
 	c.Clusters = append(c.Clusters, config.Cluster{Name: "a", Endpoints: []string{"2.2.2.2", "1.1.1.1"}})
 	c.Listeners[0].Routes = []string{"z", "a"}
@@ -167,7 +167,7 @@ func TestCloneSharesNothing(t *testing.T) {
 }
 
 // K-02: a redacted config contains no secrets and accepts no credentials.
-func TestRedactedShowsNoSecretAndOpensNothing(t *testing.T) {
+func TestRedactedConfigHasNoSecretsAndAcceptsNoCredentials(t *testing.T) {
 	cert, key := keyPair(t)
 	c := good()
 	c.Auth.Type, c.Auth.Credentials["secret"] = config.AuthEphemeral, "hunter3"

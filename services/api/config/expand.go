@@ -18,7 +18,7 @@ func (c Config) Expand(lookup func(name string) string) (Config, error) {
 	c = c.Clone()
 	var f findings
 	c.texts(func(value *string, at place) {
-		if *value == NodeAddressPlaceholder { // the discovery server had no address of the node
+		if *value == NodeAddressPlaceholder { // the discovery server does not have the address of the node
 			*value = AddressPlaceholder
 		}
 		if strings.IndexByte(*value, '$') < 0 {

@@ -144,7 +144,7 @@ func TestContractPlaceholdersInEveryField(t *testing.T) {
 				t.Errorf("%s: %v", l, err)
 				continue
 			}
-			expanded, _ := c.Expand(lookup) // one field alone is no valid config
+			expanded, _ := c.Expand(lookup) // one field alone is not a valid config
 			if l.String() == "listeners[0].proxy_protocol[0]" {
 				value = "10.9.8.7/32" // its canonical spelling
 			}
@@ -191,7 +191,7 @@ func TestPlaceholderOfAKey(t *testing.T) {
 }
 
 // The value of a placeholder is validated, and may use any spelling.
-func TestExpandedValuesAreJudged(t *testing.T) {
+func TestExpandedValuesAreValidated(t *testing.T) {
 	const document = `{"version":"v1","auth":{"type":"$STUNNER_AUTH_TYPE","realm":"$STUNNER_REALM","credentials":{"username":"u","password":"$STUNNER_PASSWORD$HOME"}},
 		"listeners":[{"name":"l","address":"10.$STUNNER_ADDR","protocol":"$STUNNER_PROTOCOL","port":"$STUNNER_PORT"}],"clusters":[{"name":"c","endpoints":["$STUNNER_PEERS"]}]}`
 	good := map[string]string{

@@ -259,7 +259,7 @@ func checkVersion(text []byte) error {
 // decode decodes text and returns the paths of unknown fields. A duplicate field is an error.
 func decode(text []byte, d *document) (unknown []string, err error) {
 	strange, err := strict.UnmarshalStrict(text, d)
-	if err == nil && len(strange) >= MaxUnknown { // the decoder stopped there, possibly before a duplicate field
+	if err == nil && len(strange) >= MaxUnknown { // the decoder stops at this number, possibly before a duplicate field
 		strange, err = decodeEach(text)
 	}
 	if err != nil {
@@ -275,7 +275,7 @@ func decode(text []byte, d *document) (unknown []string, err error) {
 	}
 	var f findings
 	if !f.atMost("listeners", len(d.Listeners), maxListeners) || !f.atMost("clusters", len(d.Clusters), maxClusters) {
-		return nil, errors.Join(f.errs...) // before more expensive checks
+		return nil, errors.Join(f.errs...) // return before the more expensive checks
 	}
 	return unknown, errors.Join(all...)
 }
@@ -307,7 +307,7 @@ func typeError(err error) error {
 	if !errors.As(err, &t) {
 		return err
 	}
-	got, _, _ := strings.Cut(t.Value, " ") // the rest is the number itself
+	got, _, _ := strings.Cut(t.Value, " ") // t.Value may be "number 1.5"
 	// The path contains the type names of embedded structs, which begin with a capital, unlike the names of fields.
 	names := slices.DeleteFunc(strings.Split(t.Field, "."), func(name string) bool {
 		return name == "" || unicode.IsUpper(rune(name[0]))

@@ -164,11 +164,11 @@ x: [&a "` + strings.Repeat("x", 100_000) + `"` + strings.Repeat(", *a", 500) + "
 	}
 }
 
-func TestParseAcceptsOneYAMLDocumentHoweverItIsMarked(t *testing.T) {
+func TestParseAcceptsOneYAMLDocumentWithAnyMarkers(t *testing.T) {
 	parse(t, "# head\n---\n# comment\nversion: v1 # ---\nadmin:\n  name: |-\n    x\n    ---\n...\n# tail\n")
 }
 
-func TestParseFillsAliasesIn(t *testing.T) {
+func TestParseReplacesAliases(t *testing.T) {
 	c := parse(
 		t,
 		"version: v1\nauth: {type: none}\nclusters: [{name: a, endpoints: &both [10.0.0.1, 10.0.0.2]}, {name: b, endpoints: *both}]\n",
@@ -178,7 +178,7 @@ func TestParseFillsAliasesIn(t *testing.T) {
 	}
 }
 
-func TestAbsentPortHasADefaultAndZeroHasNot(t *testing.T) {
+func TestMissingPortHasADefaultAndZeroHasNone(t *testing.T) {
 	c := parse(
 		t,
 		`{"version":"v1","auth":{"type":"none"},"listeners":[{"name":"a"},{"name":"b","port":null,"protocol":"tcp"},{"name":"c","port":0}]}`,
@@ -209,7 +209,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		const readable = 64 << 10 // of errors
+		const readable = 64 << 10 // maximum length of the text of errors in bytes
 		_, _, _ = config.ParseWith(data, func(name string) string {
 			if !strings.HasPrefix(name, "STUNNER_") {
 				t.Fatalf("a file reads the variable %s", name)

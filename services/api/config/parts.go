@@ -13,8 +13,7 @@ import (
 
 // Parts is a config with defaults as a list of parts: each cluster is a part, and everything else is one part. Each
 // part has a hash, and the hash of the whole config follows from the hashes of the parts. Parts is immutable. It shares
-// the unchanged parts with the Parts from which it was made, so that the cost of a change depends only on the changed
-// parts.
+// unchanged parts with the Parts from which it was made. So the cost of a change depends only on the changed parts.
 type Parts struct {
 	// given is the config without clusters from which the Parts were made, before defaults were set.
 	given Config
@@ -30,8 +29,8 @@ type Parts struct {
 	size int
 }
 
-// PartsOf takes a config apart. before contains the Parts of a similar config, or is nil: equal parts are taken from
-// it. The caller must not modify the lists of endpoints, exceptions and routes of c afterwards.
+// PartsOf divides a config into parts. before contains the Parts of a similar config, or is nil: equal parts are taken
+// from it. The caller must not modify the lists of endpoints, exceptions and routes of c afterwards.
 func PartsOf(c Config, before *Parts) *Parts {
 	if before == nil {
 		before = &Parts{}
@@ -127,9 +126,9 @@ func (p *Parts) Digest() Digest { return p.digest }
 // SameRest reports whether two configs differ in their clusters only.
 func (p *Parts) SameRest(other *Parts) bool { return p.restDigest == other.restDigest }
 
-// Digest is a hash of a set: the bitwise sum modulo 2 of the SHA-256 of its members. It follows from the hash of a
-// similar set and from the differences. It detects mistakes. It does not have to resist attacks, because the sender of
-// a config may choose the config anyway.
+// Digest is a hash of a set: the bitwise sum modulo 2 of the SHA-256 of its members. It can be computed from the hash
+// of a similar set and the differences. It detects errors. It need not resist attacks, because the sender of a config
+// determines the config anyway.
 type Digest [sha256.Size]byte
 
 func (d *Digest) add(other Digest) {
@@ -274,7 +273,7 @@ func compareSets(was, is []string) (removed, added []string) {
 // strings of the members that stay. It returns false if a removed member is missing, or if an added one is there
 // already.
 func PatchSet(members, removed, added []string) (next []string, ok bool) {
-	gone, come := compareSets(set(removed), set(added)) // a member that is both removed and added stays
+	gone, come := compareSets(set(removed), set(added)) // keep a member that is both removed and added
 	return patchSet(members, gone, come)
 }
 
@@ -304,7 +303,7 @@ func patchSet(members, removed, added []string) (next []string, ok bool) {
 	return next, true
 }
 
-// Frame is the canonical form of Parts, with the places of the clusters in it.
+// Frame is the canonical form of Parts, with the positions of the clusters in it.
 type Frame struct {
 	// Text is Config.Canonical.
 	Text []byte
@@ -313,8 +312,8 @@ type Frame struct {
 	ends  []int
 }
 
-// Encode returns the canonical form. of are Parts that share parts with p, and before is their Frame, from which the
-// text of these parts is copied. of is nil if there are none.
+// Encode returns the canonical form. of is nil, or Parts that share parts with p. before is the Frame of these Parts,
+// from which the text of the shared parts is copied.
 func (p *Parts) Encode(of *Parts, before Frame) Frame {
 	clusters := p.whole.Clusters
 	if len(clusters) == 0 {
@@ -353,7 +352,7 @@ func (p *Parts) outline(of *Parts, before Frame) (head, tail []byte) {
 		return before.Text[:before.first], before.Text[before.ends[len(before.ends)-1]:]
 	}
 	outline := p.whole
-	outline.Clusters = []Cluster{{Type: "-"}} // the rest of the config has no such object, and escapes the quotes in its texts
+	outline.Clusters = []Cluster{{Type: "-"}} // a text that occurs nowhere else in the config
 	head, tail, _ = bytes.Cut(encode(outline), encode(outline.Clusters[0]))
 	return head, tail
 }

@@ -48,7 +48,7 @@ func TestRevocationsAreASet(t *testing.T) {
 	}
 }
 
-// Users appear neither in differences nor in redacted configs.
+// Neither differences nor redacted configs contain users.
 func TestRevokedUsersAreNotShown(t *testing.T) {
 	c := revoking(t, credential.Revocation{User: "ann", IssuedBefore: 10, Until: 100})
 	next := revoking(t, credential.Revocation{User: "bob", IssuedBefore: 10, Until: 100})
@@ -69,7 +69,7 @@ func TestRevokedUsersAreNotShown(t *testing.T) {
 }
 
 // A user id is never expanded: users choose it.
-func TestRevokedUsersAreNoPlaceholders(t *testing.T) {
+func TestRevokedUsersAreNotExpanded(t *testing.T) {
 	c := revoking(t, credential.Revocation{User: "$STUNNER_X", Until: 100})
 	got, err := c.Expand(func(string) string { return "10.9.8.7" })
 	if err != nil || got.Auth.Revocations[0].User != "$STUNNER_X" {

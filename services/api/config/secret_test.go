@@ -11,7 +11,7 @@ import (
 
 // K-02: credential.Redacted is refused in every secret field, with the name of the field. A withheld config contains
 // neither secrets nor credential.Redacted.
-func TestTheMarkOfASecretIsNoSecret(t *testing.T) {
+func TestRedactedIsNotAValidSecret(t *testing.T) {
 	cert, key := keyPair(t)
 	whole := func() config.Config {
 		c := good()

@@ -98,7 +98,7 @@ func TestContractStandaloneFile(t *testing.T) {
 }
 
 // A config from the network must not read more of the environment than Expand does: its credentials are literal.
-func TestCredentialsOfTheNetworkAreLiteral(t *testing.T) {
+func TestCredentialsOfReceivedConfigsAreLiteral(t *testing.T) {
 	const document = `{"version":"v1","auth":{"type":"static",
 		"credentials":{"username":"$STUNNER_USERNAME","password":"$STUNNER_PASSWORD"}}}`
 	c, err := parse(t, document).Expand(func(name string) string {

@@ -104,7 +104,7 @@ func TestBadTURNURIs(t *testing.T) {
 	}
 }
 
-func TestURIKeepsCredentialsToItself(t *testing.T) {
+func TestURIContainsNoCredentials(t *testing.T) {
 	u, err := config.ParseURI("turn://al%3Aice:p%40ss%2Fw:o@rd@203.0.113.7")
 	if err != nil {
 		t.Fatal(err)

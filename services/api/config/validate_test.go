@@ -378,7 +378,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestValidateFindsEverythingAtOnce(t *testing.T) {
+func TestValidateReturnsAllErrors(t *testing.T) {
 	c := good()
 	c.Listeners[0].Port, c.Listeners[1].Protocol, c.Auth.Credentials = 0, "x", nil
 	err := c.Validate()
@@ -388,7 +388,7 @@ func TestValidateFindsEverythingAtOnce(t *testing.T) {
 	}
 }
 
-func TestValidateStopsSomewhere(t *testing.T) {
+func TestValidateBoundsItsErrors(t *testing.T) {
 	c := good()
 	c.Clusters[0].Endpoints = make([]string, 5000)
 	err := c.Validate()

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Caveats are limits that an ephemeral credential carries in its user name, which is signed. A caveat only narrows what
-// the credential is good for: of a caveat and a setting of the gateway the lower one applies. A field that is zero sets
+// Caveats are limits that an ephemeral credential carries in its user name, which is signed. A caveat only restricts
+// the credential further: the lower limit of a caveat and a setting of the gateway applies. A field that is zero sets
 // no limit. Their text form is
 //
 //	caveats = "~1" 1*( "~" caveat )           ; "~1~" is the marker, with the version of the form
@@ -54,9 +54,9 @@ const MaxCaveat = 1<<53 - 1
 
 // Errors of ParseCaveats.
 var (
-	// ErrCaveatMalformed is the error for caveats that no service can have meant.
+	// ErrCaveatMalformed is the error for caveats that are not in the text form.
 	ErrCaveatMalformed = errors.New("malformed caveats")
-	// ErrCaveatUnknown is the error for caveats of another version, or with a caveat that is not known.
+	// ErrCaveatUnknown is the error for caveats of another version, or with a caveat that this release does not define.
 	ErrCaveatUnknown = errors.New("unknown caveat")
 )
 
@@ -171,8 +171,8 @@ func (c *Caveats) add(letter byte, value string) error {
 	return ErrCaveatUnknown
 }
 
-// String returns the text form, or nothing without caveats. It is the same for the same caveats, whatever their order
-// in a text was, except for the order of routes.
+// String returns the text form, or nothing without caveats. It does not depend on the order of the caveats in a parsed
+// text, except for the order of routes.
 func (c Caveats) String() string {
 	if c.IsZero() {
 		return ""
@@ -225,11 +225,11 @@ func (c Caveats) Validate() error {
 	return nil
 }
 
-// ErrDisjoint is the error of Narrow if nothing is left.
+// ErrDisjoint is the error of Narrow if the result would allow nothing.
 var ErrDisjoint = errors.New("the caveats exclude each other: they have no route or gateway in common")
 
-// Narrow returns caveats that allow what both c and d allow. The error is ErrDisjoint if they have no route or no
-// gateway in common: an empty list would allow all.
+// Narrow returns the intersection of c and d: caveats that allow only what both of them allow. The error is ErrDisjoint
+// if they have no route or no gateway in common: an empty list would allow all.
 func (c Caveats) Narrow(d Caveats) (Caveats, error) {
 	switch {
 	case len(c.Routes) == 0:

@@ -97,7 +97,7 @@ func TestParseCaveats(t *testing.T) {
 	}
 }
 
-// Caveats are the last field, behind a user id. A name without a marker has the meaning that it had before caveats.
+// Caveats are the last field, after a user id. A name without a marker has the meaning that it had before caveats.
 func TestVerifyCaveats(t *testing.T) {
 	a := credential.Authority{
 		Realm: realm, SharedSecret: "secret", Username: "1800000001:static:~1~A1", Password: "pass",
@@ -238,7 +238,7 @@ var (
 	form = regexp.MustCompile(`^~1(~([RG]` + name + `|[ASBN][1-9][0-9]*))+$`)
 )
 
-// modelOf reads a user name by the grammar. wide is a name without caveats that must not be limited.
+// modelOf reads a user name by the grammar. wide is true if the name has no caveats and must not be limited.
 func modelOf(username string) (c credential.Caveats, ok, wide bool) {
 	fields := strings.Split(username, ":")
 	isMarked := func(f string) bool { return regexp.MustCompile(`^~[0-9]+~`).MatchString(f) }
@@ -331,7 +331,7 @@ var nameSeeds = []string{
 	"1893456000:alice:~1~X1~Ra_b", "1893456000:alice:~~Ra_b", "1893456000:alice:~1~Ra_b:", "1893456000:a:~1~R-_b",
 }
 
-// No name has fewer caveats than the grammar says, and none makes the parser panic.
+// No name is parsed with fewer caveats than by the grammar, and no name causes a panic.
 func FuzzCaveats(f *testing.F) {
 	for _, seed := range nameSeeds {
 		f.Add(seed)
@@ -339,7 +339,7 @@ func FuzzCaveats(f *testing.F) {
 	f.Fuzz(checkAgainstModel)
 }
 
-// 10,000 names that are mutated at random are read as the grammar says.
+// 10,000 randomly mutated names are parsed according to the grammar.
 func TestMutatedNamesDoNotWiden(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 10_000 {

@@ -7,7 +7,7 @@
 //	username = <unix-expiry-seconds> ":" <user-id> [ ":" <caveats> ]
 //	password = base64( HMAC-SHA1( shared secret, username ) )
 //
-// The MAC signs the whole user name. So the user name can also say what the credential is good for: see Caveats. Other
+// The MAC signs the whole user name. So the user name can also contain limits of the credential, see Caveats. Other
 // TURN servers that verify such credentials treat the caveats as a part of the user id.
 //
 // The package does no I/O, and the time is an argument.
@@ -38,8 +38,8 @@ import (
 // Redacted is the text that is printed instead of a Secret.
 const Redacted = "<redacted>"
 
-// Secret is a string that must not be shown. Printing it in any way prints Redacted. JSON and YAML contain the value,
-// because configs are transported in them. The conversion string(s) is the only other way to read the value.
+// Secret is a string that must not be shown. All verbs of package fmt print Redacted. JSON and YAML contain the value,
+// because configs are transported in these formats. The conversion string(s) is the only other way to read the value.
 type Secret string
 
 // String returns Redacted, or nothing for an empty secret.
@@ -53,7 +53,7 @@ func (s Secret) String() string {
 // GoString returns the quoted String, for %#v.
 func (s Secret) GoString() string { return strconv.Quote(s.String()) }
 
-// Format prints Redacted whatever the verb.
+// Format prints Redacted for every verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String())) }
 
 // LogValue redacts the secret in structured logs.
@@ -107,10 +107,10 @@ func (a Authority) In(realm string) Authority {
 }
 
 // Verify returns the key with which a message of a user must be signed. It returns ErrUnknownUser for a name that this
-// authority cannot have issued. Any other error comes together with the key, so that the caller can tell a wrong
-// password from an error in what was signed, and can let a live session continue after ErrExpired. An ephemeral name may
-// expire later than MaxTTL, because other services that have the shared secret may mint it. leeway is how far the clock
-// of the service that minted the name may differ.
+// authority cannot have issued. Any other error comes together with the key, so that the caller can distinguish a wrong
+// password from an error in the signed user name, and can let a live session continue after ErrExpired. An ephemeral
+// name may expire later than MaxTTL, because other services that have the shared secret may mint it. leeway is how far
+// the clock of the service that minted the name may differ.
 func (a Authority) Verify(username string, now time.Time, leeway time.Duration) (Verified, error) {
 	if a.Username != "" && username == a.Username {
 		return Verified{Key: Key(username, a.Realm, a.Password), UserID: username}, nil

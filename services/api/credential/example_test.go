@@ -27,7 +27,7 @@ func ExampleAuthority_Mint() {
 	// credential has expired
 }
 
-// Caveats limit what a credential is good for. They are a part of the user name, which is signed.
+// Caveats are limits of a credential. They are a part of the user name, which is signed.
 func ExampleAuthority_MintWith() {
 	authority := credential.Authority{Realm: "example.org", SharedSecret: "a secret of at least 16 bytes"}
 	now := time.Unix(1_700_000_000, 0)

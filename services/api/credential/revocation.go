@@ -11,7 +11,7 @@ import (
 //
 // An ephemeral credential contains its expiry, and not when it was issued. The service that issues credentials adds
 // Caveats.IssuedAt to credentials of a revoked user. A credential without this caveat counts as issued before any
-// revocation, whatever its expiry, because services with other lifetimes may have issued it.
+// revocation, independent of its expiry, because services with other lifetimes may have issued it.
 //
 // Static credentials are not revoked: all clients share them, and they have no time of issue.
 type Revocation struct {
@@ -30,8 +30,9 @@ type Revocation struct {
 // InForce reports whether a revocation has an effect at a time.
 func (r Revocation) InForce(now time.Time) bool { return now.Unix() < r.Until }
 
-// MergeRevocations returns revocations in a canonical order, with one for each user and each credential: of several, the
-// later IssuedBefore and the later Until. It returns nil for an empty list, and does not modify the list.
+// MergeRevocations returns revocations in a canonical order, with one for each user and each credential. It merges
+// several into one with the latest IssuedBefore and the latest Until. It returns nil for an empty list, and does not
+// modify the list.
 func MergeRevocations(list []Revocation) []Revocation {
 	sorted := slices.SortedFunc(slices.Values(list), func(a, b Revocation) int {
 		return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.Credential, b.Credential))
@@ -69,8 +70,8 @@ func NewRevocations(list []Revocation) *Revocations {
 	return r
 }
 
-// Revoked reports whether an ephemeral credential is refused at a time. username is its whole user name, and name what
-// ParseUsername has read from it. Revoked does not allocate.
+// Revoked reports whether an ephemeral credential is refused at a time. username is its complete user name, and name is
+// the result of ParseUsername for it. Revoked does not allocate.
 func (r *Revocations) Revoked(username string, name Username, now time.Time) bool {
 	if r == nil {
 		return false
@@ -81,8 +82,8 @@ func (r *Revocations) Revoked(username string, name Username, now time.Time) boo
 	return name.Caveats.IssuedAt < r.IssuedBefore(name.UserID, now)
 }
 
-// IssuedBefore returns the time at which a new credential of a user must have been issued at least, in seconds since
-// 1970, or 0 if no revocation of the user is in force.
+// IssuedBefore returns the earliest time of issue with which a new credential of a user is accepted, in seconds since
+// 1970. It returns 0 if no revocation of the user is in force.
 func (r *Revocations) IssuedBefore(userID string, now time.Time) int64 {
 	if r == nil {
 		return 0

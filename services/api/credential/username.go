@@ -25,13 +25,13 @@ const lastExpiry = 253_402_300_799
 
 // ParseUsername splits the user name of an ephemeral credential at colons into expiry, user id and caveats. The first
 // field that is a number between firstExpiry and lastExpiry is the expiry. It may be before or after the user id, or
-// alone. The last field is the caveats if it begins with a marker (see Caveats) and the user id has a field too, which
-// may be empty.
+// alone. The last field contains the caveats if it begins with a marker (see Caveats) and there is also a field of the
+// user id, which may be empty.
 //
 // The error is ErrUnknownUser for a name without an expiry. It is ErrCaveatUnknown or ErrCaveatMalformed if caveats are
 // not accepted, and the result then has the expiry and the user id. A marker in any other field is ErrCaveatMalformed:
-// caveats that are signed in the wrong place must not be lost. ParseUsername does not allocate for a name without
-// caveats, unless the expiry is between two parts of the user id.
+// signed caveats in another place must not be ignored. ParseUsername does not allocate for a name without caveats,
+// unless the expiry is between two parts of the user id.
 func ParseUsername(username string) (Username, error) {
 	var name Username
 	begin, end, fields, strays := -1, 0, 0, 0

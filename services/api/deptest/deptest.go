@@ -1,7 +1,7 @@
 // Package deptest checks the dependencies of packages, so that the layers of the repository are kept.
 //
-// Imports are followed transitively. Packages of the standard library are checked only if this repository imports them
-// itself: fmt imports os, but packages that must not do I/O must not import os themselves.
+// Imports are followed transitively. Packages of the standard library are checked only if a package of this repository
+// imports them. For example, package fmt imports os, so a pure package may import fmt but not os.
 package deptest
 
 import (
@@ -33,7 +33,7 @@ type Rule struct {
 	// Calls lists functions that the package itself must not call, such as "time.Now", and methods of any type, such as
 	// ".WriteTo".
 	Calls []string
-	// Why is the reason, which is shown with a violation.
+	// Why is the reason in the message about a violation.
 	Why string
 }
 

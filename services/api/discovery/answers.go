@@ -25,8 +25,8 @@ const (
 // requestPrefix is the start of every request frame. No config starts with it.
 var requestPrefix = []byte(`{"request":`)
 
-// answerer answers the requests of a server with an http.Handler. It runs concurrently with the configs and reports of
-// the stream, so that a slow handler does not delay them.
+// answerer answers the requests of a server with an http.Handler. The handler runs concurrently with the configs and
+// reports of the stream, so that it does not delay them.
 type answerer struct {
 	announcement
 	handler http.Handler
@@ -79,7 +79,7 @@ func (a *answerer) connection(s *stream) func(frame []byte) bool {
 				a.answer(s, f.Request)
 				<-outstanding
 			}()
-		default: // the server does not send that many
+		default: // a server of this protocol does not send that many
 		}
 		return true
 	}
@@ -137,7 +137,7 @@ type recorder struct {
 	header http.Header
 	status int
 	body   bytes.Buffer
-	// excess is the number of bytes that were not kept, because the answer is too long even without its white space.
+	// excess is the number of bytes that were not kept, because the answer is longer than recordLimit.
 	excess int
 }
 

@@ -356,8 +356,8 @@ func (c *client) Report(r Report) {
 	}
 }
 
-// sendReports sends the newest report of each id, and then each new report. Before the first it announces that the
-// client answers requests, if it does.
+// sendReports sends the newest report of each id, and then each new report. If the client answers requests, it
+// announces that before the first report.
 func (c *client) sendReports(s *stream) error {
 	if err := c.answers.announce(s); err != nil {
 		return err

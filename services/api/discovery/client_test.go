@@ -384,7 +384,7 @@ func TestReportsReachTheServerAndEachNewConnection(t *testing.T) {
 	}
 }
 
-// A client closes the connection to a server that does not answer pings.
+// write replaces the content of a file.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -26,10 +26,10 @@ type wholeRequest struct {
 	Only bool `json:"only,omitempty"`
 }
 
-// wholeCost is the number of frames as which a wholeRequest counts, because its answer may be long.
+// wholeCost is how many frames a wholeRequest counts for in the rate limit, because its answer may be long.
 const wholeCost = 10
 
-// deltaWriter is the state of a watcher on which the form of its configs depends: a delta, or the whole.
+// deltaWriter is the state of a watcher that determines whether it sends a config as a delta or as a whole.
 type deltaWriter struct {
 	// enabled is set if the reader reads deltas.
 	enabled atomic.Bool
@@ -67,7 +67,7 @@ func (d *deltaWriter) frame(p published) []byte {
 	}
 }
 
-// lastDelta is the delta to a published config that was made last. Most readers need the same one.
+// lastDelta is the delta to a published config that was made last. Most readers need the same delta.
 type lastDelta struct {
 	mu    sync.Mutex
 	base  string
@@ -89,7 +89,7 @@ func (p published) since(base *published) []byte {
 	return p.delta.frame
 }
 
-// sendWhole queues the current config for a watcher, which receives all of it.
+// sendWhole queues the current config for a watcher, and makes the watcher send it as a whole.
 func (r *registry) sendWhole(want selector, w *watcher, request wholeRequest) {
 	if request.Only {
 		w.deltas.enabled.Store(false)
@@ -118,7 +118,8 @@ type deltaReader struct {
 	request func(wholeRequest)
 }
 
-// deltasUnderWay is the number of deltas after a request for the whole config after which it is requested again.
+// deltasUnderWay is the number of deltas that are ignored after a request for the whole config. Then the config is
+// requested again.
 const deltasUnderWay = 8
 
 // hold stores a whole config that has arrived. The next delta is applied to this config. c is nil if the config is

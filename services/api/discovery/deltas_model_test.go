@@ -209,7 +209,7 @@ func (m *deltaModel) receive(damaged bool) {
 	}
 }
 
-// settle makes changes without faults, and checks that the client then runs what the server has published: after the
+// settle makes changes without faults, and checks that the client then runs the published config. It does so after the
 // first change, unless it has requested a whole config that was lost.
 func (m *deltaModel) settle(round int) {
 	m.send()

@@ -25,8 +25,8 @@
 //
 // A client of one config with the query parameter delta gets frames {"delta":{…}} too, see config.Delta: the difference
 // from the last config of the stream. The first config of a stream, and each config of which the delta is not much
-// shorter, is sent whole. If a delta does not match, the client sends {"whole":{}}, and gets the whole config. Other
-// clients and servers ignore the parameter and these frames.
+// shorter, is sent whole. If a delta does not match, the client sends {"whole":{}}, and gets the whole config. Clients
+// and servers without this feature ignore the parameter and these frames.
 //
 // Both sides keep only the newest state of a config. A slow reader skips older states and does not delay other readers.
 //

@@ -138,7 +138,7 @@ func (r *fileReader) read() {
 	data, err := r.file.read()
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && (r.connected || r.reported):
-		return // it may be replaced just now
+		return // a program may be replacing the file
 	case err != nil:
 		r.reported = true
 		r.watch.lost(err)

@@ -28,7 +28,7 @@ func TestFileIsFollowed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stunnerd.conf")
 	a := sample("media/a", "r1")
 	write(t, path, text(a))
-	events := follow(t, open(t, path, Options{ID: "default/host"})) // one config may have any name
+	events := follow(t, open(t, path, Options{ID: "default/host"})) // a file with one config accepts any ID
 	if e := next(t, events); !e.Connected {
 		t.Errorf("event %+v", e)
 	}
@@ -43,7 +43,7 @@ func TestFileIsFollowed(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	quiet(t, events) // a file that is away deletes nothing
+	quiet(t, events) // a missing file deletes nothing
 
 	a.Auth.Realm = "r2"
 	other := path + ".new"

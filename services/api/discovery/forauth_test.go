@@ -40,7 +40,7 @@ func (c tapped) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// A reader with Grant.ForAuth never receives a private key, an endpoint or a route, whatever it requests.
+// A reader with Grant.ForAuth never receives a private key, an endpoint or a route, for any request.
 func TestReadersForAuthReceiveNoPrivateKey(t *testing.T) {
 	c := sample("media/a", "r")
 	c.Auth.Type = config.AuthEphemeral

@@ -19,7 +19,7 @@ func costly(realm string) []byte {
 
 // However often a config changes, parsing it uses a small share of a core. The first change is parsed at once, and the
 // last change soon.
-func TestAConfigThatChangesOftenIsReadSeldom(t *testing.T) {
+func TestFrequentChangesOfAConfigAreReadRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -61,7 +61,7 @@ func TestAConfigThatChangesOftenIsReadSeldom(t *testing.T) {
 }
 
 // A valid frame is not lost if an invalid frame arrives before it was parsed. The invalid frame is reported.
-func TestABadFrameReplacesNoGoodOne(t *testing.T) {
+func TestInvalidFrameDoesNotReplaceAValidOne(t *testing.T) {
 	good := sample("media/a", "good")
 	bad := good.Clone()
 	bad.Listeners[0].Port = 0

@@ -94,7 +94,7 @@ func checkResult(t *testing.T, w *watch, frame []byte, before string) string {
 	return now
 }
 
-// F-05: reports on the server are bounded and printable, whatever a client sends.
+// F-05: reports on the server are bounded and printable, for any frames of a client.
 func FuzzReportFrame(f *testing.F) {
 	for _, seed := range []string{
 		`{"report":{"id":"media/a","pod":"p","revision":"r","accepted":true,"allocations":1,"draining":true}}`,

@@ -85,7 +85,7 @@ type RefusalRow struct {
 	code, retry int
 }
 
-// Refusals are all reasons for which a Server refuses something.
+// Refusals are all reasons for which a Server refuses requests and streams.
 var Refusals = []RefusalRow{
 	{Unauthenticated, "A valid bearer token is needed", slog.LevelInfo, http.StatusUnauthorized, 0},
 	{Forbidden, "This token does not grant these configs", slog.LevelInfo, http.StatusForbidden, 0},
@@ -142,7 +142,8 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request, want selecto
 	return grant, why == ""
 }
 
-// judge returns the grant of a caller for the configs that want selects, or the reason for a refusal.
+// judge returns the grant of a caller for the configs that want selects. If the caller may not read them, it returns
+// the reason.
 func (s *Server) judge(authorize func(*http.Request) (Grant, error), r *http.Request, want selector) (
 	grant Grant, why Refusal, err error,
 ) {

@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// piped serves over in-memory connections, for tests in virtual time. It returns a client for it.
+// piped serves over in-memory connections, for tests in virtual time. It returns a client that connects to the server.
 func piped(t *testing.T, s *Server) *http.Client {
 	t.Helper()
 	ln := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
@@ -265,7 +265,7 @@ func TestNodesHaveAddresses(t *testing.T) {
 		receives(north, config.AddressPlaceholder)
 		s.SetNode("south", "192.0.2.2")
 		receives(south, "192.0.2.2")
-		// The node of a pod in the grant takes precedence over the one in the request.
+		// The node of a pod in the grant takes precedence over the node in the request.
 		pod, _, err := websocket.Dial(t.Context(), "http://discovery"+apiPath+"/media/a?watch=true&node=south",
 			&websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"Authorization": {"Bearer pod"}}})
 		if err != nil {
@@ -450,7 +450,7 @@ func TestAStreamEndsWithItsPod(t *testing.T) {
 
 // K-12: a pod whose node has reported its address no longer counts towards Limits.Unreported, and its stream stays
 // open.
-func TestReportedPodsMakeRoom(t *testing.T) {
+func TestReportedPodsNoLongerCountAsUnreported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reported, undecided atomic.Bool
 		s := NewServer(ServerOptions{

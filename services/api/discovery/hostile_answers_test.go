@@ -26,7 +26,7 @@ type hostile struct {
 	misreported atomic.Int64
 }
 
-// versus runs a test with a server that grants as grant says.
+// versus runs a test against a server whose Authorize returns the given grant.
 func versus(t *testing.T, grant Grant, run func(*hostile)) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &hostile{T: t}
@@ -153,7 +153,7 @@ func TestWrongAnswersHarmTheirStreamOnly(t *testing.T) {
 					v.send(conn, c.answer)
 				}
 				got := <-answers
-				synctest.Wait() // for what else is in the frame
+				synctest.Wait() // for the other parts of the frame
 				if !strings.HasPrefix(got, c.want) || v.misreported.Load() != c.misreported {
 					v.Errorf("%.100s, %d misreported", got, v.misreported.Load())
 				}
@@ -294,7 +294,7 @@ func TestAnswersHaveNoRateLimit(t *testing.T) {
 }
 
 // A pod that reconnects is asked once, over its newest stream.
-func TestReconnectedPodsAreAskedOnce(t *testing.T) {
+func TestReconnectedPodsGetOneRequest(t *testing.T) {
 	versus(t, podA, func(v *hostile) {
 		former, newest := v.stream("/media/a", serves), v.stream("/media/a", serves)
 		v.discard(former)
@@ -339,8 +339,8 @@ func TestAnswersAreBoundedTogether(t *testing.T) {
 	})
 }
 
-// Memory for bodies is reserved by each answer until the call of Ask has ended, and a small answer has room after a
-// large one had none.
+// Memory for bodies is reserved by each answer until the call of Ask has ended, and a small answer fits after a large
+// answer did not.
 func TestAnswersReserveMemory(t *testing.T) {
 	room := &answerRoom{left: 10}
 	for i, c := range []struct {

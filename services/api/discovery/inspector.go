@@ -26,7 +26,7 @@ type Inspector interface {
 type InspectError struct {
 	// Status is the HTTP status code.
 	Status int
-	// Known is false if the answer is none of the inspection API, because the server is of an earlier release.
+	// Known is false if the answer does not come from the inspection API, because the server is of an earlier release.
 	Known bool
 }
 

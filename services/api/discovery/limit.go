@@ -43,7 +43,7 @@ type streamLimiter struct {
 	open int
 	// namespaces contains the streams of pods by namespace. The streams of other readers are only counted in open.
 	namespaces map[string]*namespaceStreams
-	// large is stream.large of the readers that are no pods.
+	// large is stream.large of the readers that are not pods.
 	large chan struct{}
 }
 
@@ -54,11 +54,11 @@ type namespaceStreams struct {
 	unreported int
 	// pods contains the streams of each pod, the oldest first.
 	pods map[string][]*stream
-	// large is stream.large of these streams, so that the pods of a namespace wait for each other only.
+	// large is stream.large of these streams, so that pods wait only for pods of the same namespace.
 	large chan struct{}
 }
 
-// largeFrames is the maximum number of large frames of one namespace, or of all readers that are no pods, in memory at
+// largeFrames is the maximum number of large frames of one namespace, or of all readers that are not pods, in memory at
 // the same time.
 const largeFrames = 8
 
@@ -75,8 +75,8 @@ func newStreamLimiter(l Limits) *streamLimiter {
 
 // acquire registers a new stream, and reports whether it may open. If no node has reported the pod, its namespace may
 // have few such streams. If the pod has too many streams, its oldest stream ends. If all streams are in use, a stream
-// of the namespace with the most streams ends. But if the namespace of the pod would then have at least as many streams
-// as that namespace had before, the new stream is refused instead.
+// of the namespace with the most streams ends. The new stream is refused instead if its own namespace would then have
+// at least as many streams as the other namespace had before.
 func (l *streamLimiter) acquire(by Grant, next *stream) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,8 +118,8 @@ func (l *streamLimiter) namespace(of Grant) *namespaceStreams {
 	return l.namespaces[name]
 }
 
-// evict ends a stream of the namespace with the most streams. It returns false, and ends none, if own with one more
-// stream would have at least as many.
+// evict ends a stream of the namespace with the most streams. It returns false, and ends no stream, if the namespace
+// own with one more stream would have at least as many.
 func (l *streamLimiter) evict(own *namespaceStreams) bool {
 	most := own
 	for _, other := range l.namespaces {

@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// List tells a reader of several configs whether the server has sent all of them. A reader without a config can thus
-// distinguish a cluster without Gateways from Gateways whose configs are missing.
+// List tells a reader of several configs whether the server has sent all of them. So a reader without a config can
+// distinguish a cluster without Gateways from a cluster whose configs are missing.
 type List struct {
 	// Complete is false while the server is starting, and has not published all configs yet.
 	Complete bool `json:"complete"`
@@ -152,8 +152,8 @@ func (r *registry) notifyList(want selector, w *watcher) {
 // wantsList reports whether the reader of a stream requests Lists.
 func wantsList(query url.Values, want selector) bool { return query.Has(listParameter) && !want.one() }
 
-// listOfAnswer returns the List that is in force at the start of a connection: nil if the server sends none, and
-// otherwise an incomplete one.
+// listOfAnswer returns the List at the start of a connection: nil if the server sends no Lists, and otherwise an
+// incomplete List.
 func listOfAnswer(header http.Header) *List {
 	if header.Get(listHeader) == "" {
 		return nil

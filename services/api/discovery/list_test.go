@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// TestContractList fixes the wire form of a List, and that only readers which request it get one, after the configs.
-// Readers of other releases do not know the frame, and would reject it as a config.
+// TestContractList fixes the wire form of a List, and that only readers which request it receive one, after the
+// configs. Readers of other releases do not support the frame, and would reject it as a config.
 func TestContractList(t *testing.T) {
 	s := NewServer(ServerOptions{})
 	s.SetComplete(false)
@@ -103,7 +103,7 @@ func TestIdleGatewaysAreBounded(t *testing.T) {
 	}
 }
 
-// The first event of a connection tells whether Lists will follow. The last List follows the configs that were sent
+// The first event of a connection reports whether Lists will follow. The last List follows the configs that were sent
 // before it, also to a reader that is slow.
 func TestListFollowsTheConfigs(t *testing.T) {
 	s := NewServer(ServerOptions{})

@@ -44,7 +44,7 @@ type peerReader struct {
 	log     *slog.Logger
 	// joined is the Gateway whose list the stream receives, or "".
 	joined string
-	// told is set once the reason for not sending lists was sent on the stream.
+	// told is set when the reason for not sending lists was sent on the stream.
 	told bool
 }
 
@@ -124,7 +124,7 @@ type peerList struct {
 // listReader is a stream that receives a list. Each stream has its own interval: a pod that connects gets the list at
 // once, and this does not delay the next list, which includes this pod, for the others.
 type listReader struct {
-	has  bool // the stream was sent the frame
+	has  bool // the frame was sent on the stream
 	sent time.Time
 }
 

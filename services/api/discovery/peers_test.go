@@ -374,7 +374,7 @@ func TestClientsDeliverPeers(t *testing.T) {
 }
 
 // A client that reports no peer delivers no list, and an invalid list is dropped.
-func TestClientsIgnorePeersTheyDidNotAskFor(t *testing.T) {
+func TestClientsIgnorePeersThatTheyDidNotRequest(t *testing.T) {
 	good, err := json.Marshal(peersFrame{listOfPeers(1, "a1")})
 	if err != nil {
 		t.Fatal(err)

@@ -78,7 +78,7 @@ type readerScope struct {
 }
 
 // differs reports whether p must be sent to a reader that has the previous config. An auth service gets p only if
-// config.Config.ForAuth has changed, because most changes, such as new endpoints, do not concern it.
+// config.Config.ForAuth has changed, because most changes, such as new endpoints, do not affect that part.
 func (p published) differs(to readerScope, before published) bool {
 	return !to.forAuth || !bytes.Equal(p.forAuth, before.forAuth)
 }

@@ -31,9 +31,9 @@ func newRegistry() *registry {
 }
 
 // Publish makes c the current config of its name. It returns the revision of c, and whether it differs from the
-// revision of the previous config. It never waits for a reader. Its cost depends on what differs from the previous
-// config, if both share the other lists. The caller must not modify the lists of endpoints, exceptions and routes of c
-// afterwards.
+// revision of the previous config. It never waits for a reader. If c shares its unchanged lists with the previous
+// config, the cost depends on the size of the difference. The caller must not modify the lists of endpoints, exceptions
+// and routes of c afterwards.
 func (r *registry) Publish(c config.Config) (revision string, changed bool) {
 	p := publish(c, r.latest(c.Admin.Name))
 	r.mu.Lock()

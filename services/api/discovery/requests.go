@@ -20,8 +20,8 @@ import (
 const (
 	// requestTimeout is how long Ask waits for an answer.
 	requestTimeout = 5 * time.Second
-	// lateTimeout is how long an answer may be late. Until then the client is not blamed for it, and its stream accepts
-	// a frame of responseFrameLimit.
+	// lateTimeout is how long an answer may be late. Until then it does not count as a misbehaviour of the client, and
+	// its stream accepts a frame of responseFrameLimit.
 	lateTimeout = 5 * time.Second
 	// requestsPerStream is the maximum number of outstanding requests of one stream.
 	requestsPerStream = 4
@@ -144,7 +144,7 @@ func (r *answerRoom) reserve(length int) bool {
 	return true
 }
 
-// close makes the room empty: no call waits for further answers.
+// close sets the room to 0, because no call waits for further answers.
 func (r *answerRoom) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

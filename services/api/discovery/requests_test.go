@@ -110,7 +110,7 @@ func TestPodsOfEarlierReleasesAreIdentifiedByToken(t *testing.T) {
 }
 
 // Only the pods of the kind and the Gateway of a query are asked. A request to an auth service contains the Gateway,
-// whatever the query contains.
+// even if the query contains another one.
 func TestPodsOfTheGatewayAreAsked(t *testing.T) {
 	s, h := serve(t, ServerOptions{})
 	echo := func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%q", r.URL) }
@@ -150,7 +150,7 @@ func TestEarlierClientsGetNoRequests(t *testing.T) {
 }
 
 // A client with a handler announces itself before its first report. A client without a handler does not. An earlier
-// server ignores the frame, because it is no report.
+// server ignores the frame, because it is not a report.
 func TestClientsAnnounceThemselves(t *testing.T) {
 	for want, handler := range map[string]http.Handler{
 		`{"serves":{"pod":"a-1","kind":"dataplane"}}`: http.NotFoundHandler(), "": nil,

@@ -205,7 +205,7 @@ func TestReadersGetGrantedConfigsOnly(t *testing.T) {
 	}
 }
 
-func TestReportsLiveAsLongAsTheirStream(t *testing.T) {
+func TestReportsAreKeptAsLongAsTheirStream(t *testing.T) {
 	got := make(chan Report, 10)
 	s, h := serve(t, ServerOptions{OnReport: func(r Report) { got <- r }})
 	conn := dial(t, h, "/api/v1/configs/media/a?watch=true")
@@ -429,7 +429,8 @@ func TestLatestQueueEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// Published returns one config with its secrets and its revision, and none for a selector of several.
+// Published returns one config with its secrets and its revision. It returns none for a selector that matches several
+// configs.
 func TestPublishedReturnsOneConfig(t *testing.T) {
 	s := NewServer(ServerOptions{})
 	c := config.Config{Version: config.Version, Admin: config.Admin{Name: "media/door"}}

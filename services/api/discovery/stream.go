@@ -36,8 +36,8 @@ type stream struct {
 	cancel context.CancelCauseFunc
 	// watchdog ends the stream after a time of silence. Each received frame resets it.
 	watchdog *time.Timer
-	// peerPings is set if the peer sends pings periodically. This side then sends one only after keepalive.ping of silence,
-	// from the function of the watchdog. It needs no goroutine for pings.
+	// peerPings is set if the peer sends pings periodically. Then the function of the watchdog sends a ping only after
+	// keepalive.ping of silence, and no goroutine for pings is needed.
 	peerPings bool
 	// open is set once there is a connection.
 	open atomic.Bool
@@ -64,7 +64,7 @@ type largeFrame struct {
 // largeMemory are the largeFrames that no stream uses.
 var largeMemory = sync.Pool{New: func() any {
 	return &largeFrame{
-		data: bytes.NewBuffer(make([]byte, 0, responseFrameLimit+bytes.MinRead)), // with which ReadFrom never grows it
+		data: bytes.NewBuffer(make([]byte, 0, responseFrameLimit+bytes.MinRead)), // ReadFrom never grows it
 		body: make([]byte, 0, responseFrameLimit),
 	}
 }}
@@ -162,7 +162,7 @@ func (s *stream) readRest(r io.Reader, begin []byte) ([]byte, error) {
 		return nil, s.ctx.Err()
 	}
 	s.frame.data.Reset()
-	s.frame.data.Write(begin) // it returns no errors
+	s.frame.data.Write(begin) // Buffer.Write returns no errors
 	_, err := s.frame.data.ReadFrom(r)
 	return s.frame.data.Bytes(), err
 }

@@ -84,7 +84,7 @@ func (w *watch) receiveNewest(frames [][]byte) {
 	}
 }
 
-// lastWhole returns the index of the last frame that is no delta, or -1.
+// lastWhole returns the index of the last frame that is not a delta, or -1.
 func lastWhole(frames [][]byte) int {
 	for i, frame := range slices.Backward(frames) {
 		if !isDelta(frame) {
@@ -117,7 +117,7 @@ func (w *watch) deliver(c config.Config, unknown []string, revision string, err 
 	}
 	if err != nil {
 		if !w.want.matches(id) {
-			id = "" // no valid document of that id will follow
+			id = "" // the reader has not selected this id
 		}
 		w.reject(id, err)
 		return

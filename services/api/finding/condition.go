@@ -2,7 +2,7 @@ package finding
 
 // verdict is the meaning of the status of a condition type.
 type verdict struct {
-	// good is the status that reports no problem; empty if no status reports one.
+	// good is the status that reports no problem; empty if neither status reports a problem.
 	good     string
 	severity Severity
 }

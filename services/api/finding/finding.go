@@ -12,7 +12,7 @@ import (
 // Severity is how serious a finding is.
 type Severity string
 
-// The severities. Calls fail because of an error, and may fail because of a warning. An info is no problem.
+// The severities. Calls fail because of an error, and may fail because of a warning. An info is not a problem.
 const (
 	Error   Severity = "error"
 	Warning Severity = "warning"
@@ -32,7 +32,7 @@ type Finding struct {
 	Remedy    string `json:"remedy,omitempty"`
 	// Since is the time since which the problem exists. It is zero if that is unknown.
 	Since time.Time `json:"since,omitzero"`
-	// Evidence is where the problem was seen, such as the condition of an object.
+	// Evidence is the source of the finding, such as the condition of an object.
 	Evidence string `json:"evidence,omitempty"`
 }
 

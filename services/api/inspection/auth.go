@@ -2,7 +2,7 @@ package inspection
 
 import "time"
 
-// AuthStatus is the state of an auth service. It contains nothing of a request, and no user names.
+// AuthStatus is the state of an auth service. It contains no content of requests and no user names.
 type AuthStatus struct {
 	// Program is the program with its version, Go version and commit.
 	Program string `json:"program"`

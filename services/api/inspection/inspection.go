@@ -4,7 +4,7 @@
 // Fields are added, and never renamed. No type contains a secret. Unless a process was started with --show-users, user
 // names and client addresses are hashes, which are comparable within one process only.
 //
-// Each subject has a file; filter.go has the parameters of lists, and media.go computes what the packets of calls show.
+// Each subject has a file; filter.go has the parameters of lists, and media.go evaluates the packet counts of calls.
 package inspection
 
 import "encoding/json"

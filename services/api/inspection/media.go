@@ -70,7 +70,7 @@ type RouteMedia struct {
 	Received uint64 `json:"received,omitempty"`
 }
 
-// DeniedPeer is a peer that no route allows, and that clients have asked for or sent data to.
+// DeniedPeer is a peer that clients tried to reach although no route allows it.
 type DeniedPeer struct {
 	// Peer is IP:PORT. The port is 0 if the request had none: a permission is for an IP address.
 	Peer     string `json:"peer"`
@@ -108,9 +108,9 @@ type callOf struct {
 	sent, received                        uint64
 }
 
-// judge returns the meaning of the packets between one call and some peers at the time now. The call is silent if its
-// packets to one peer are unanswered for SilentTime and no other peer has sent a packet in that time: an ICE agent
-// checks several candidates of a media server, of which only one answers.
+// judge evaluates the packets between one call and some peers at the time now. The call is silent if its packets to one
+// peer are unanswered for SilentTime and no other peer has sent a packet in that time: an ICE agent checks several
+// candidates of a media server, of which only one answers.
 func judge(peers []PeerTraffic, now time.Time) (c callOf) {
 	var answered time.Time
 	for _, p := range peers {
@@ -227,7 +227,7 @@ func MergeMedia(all ...*Media) Media {
 	denied := map[[2]string]*DeniedPeer{}
 	for _, m := range all {
 		if m == nil {
-			continue // of an earlier release
+			continue // an answer of an earlier release
 		}
 		sum.Calls, sum.Unused, sum.Ended = sum.Calls+m.Calls, sum.Unused+m.Unused, sum.Ended+m.Ended
 		for _, r := range m.Routes {

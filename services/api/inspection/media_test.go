@@ -90,7 +90,7 @@ func TestTally(t *testing.T) {
 	refused := dead("10.0.3.9:5000", 0)
 	refused.ICMPErrors, refused.LastICMP = 4, ago(1)
 	tally.AddCall(ago(60), []PeerTraffic{refused})
-	restarted := dead("10.0.3.7:5000", 748) // its ICMP errors are of an earlier fault
+	restarted := dead("10.0.3.7:5000", 748) // its ICMP errors are older than its unanswered packets
 	restarted.ICMPErrors, restarted.LastICMP = 4, ago(30)
 	tally.AddCall(ago(60), []PeerTraffic{restarted})
 	other := dead("192.0.2.9:7000", 0)

@@ -247,7 +247,8 @@ type JournalStatus struct {
 	// Refused is the number of changes that were not stored because the user and the address of the client store more
 	// than their share of the volume.
 	Refused uint64 `json:"refused,omitempty"`
-	// Lost is the number of sessions that continue but are not in the journal because of errors, or of their share.
+	// Lost is the number of sessions that continue but are not in the journal because of errors, or because the user
+	// and the address of the client store more than their share.
 	Lost uint64 `json:"lost,omitempty"`
 	// Restored is the number of sessions of a previous process that this process continues or has continued.
 	Restored uint64 `json:"restored"`

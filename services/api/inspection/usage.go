@@ -12,13 +12,13 @@ import (
 // UsageSpan is how far back usage is kept. Requests for an earlier time are refused.
 const UsageSpan = time.Hour
 
-// Usage is what the users of a pod have relayed in a period of the last hour, in whole minutes.
+// Usage is the traffic that a pod has relayed for its users in a period of the last hour, in whole minutes.
 type Usage struct {
 	// From and To are the bounds of the requested period, From rounded down and To rounded up to minutes, but not after
 	// the time of the answer.
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
-	// Since is from when on the pod has counted. What was relayed before is missing.
+	// Since is the time at which the pod began to count. Earlier traffic is missing.
 	Since time.Time `json:"since"`
 	// Total is the sum of all entries, including entries that are left out.
 	Total UsageFigures `json:"total"`
@@ -29,8 +29,8 @@ type Usage struct {
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// UsageEntry is the usage of one user or of one route. That of a route has no sessions and seconds, because a session
-// may use several routes.
+// UsageEntry is the usage of one user or of one route. The usage of a route has no sessions and seconds, because a
+// session may use several routes.
 type UsageEntry struct {
 	// User is a user id, or its hash if the pod hashes the users of usage records.
 	User string `json:"user,omitempty"`
@@ -73,7 +73,7 @@ func (c *UsageCount) add(d UsageCount) {
 	c.Packets += d.Packets
 }
 
-// UsageBy says what the entries of an answer are.
+// UsageBy is the kind of the entries of an answer.
 type UsageBy string
 
 // The values of UsageBy.

@@ -184,7 +184,7 @@ func pairs(list string) (map[string]string, error) {
 	return found, nil
 }
 
-// Send sends one export request of the signal. An error says why the collector does not have it.
+// Send sends one export request of the signal. The error is the reason why the collector has not accepted it.
 func (e *Exporter) Send(ctx context.Context, export proto.Message) error {
 	body, err := proto.Marshal(export)
 	if err == nil && e.gzip {
@@ -227,7 +227,7 @@ func compress(data []byte) ([]byte, error) {
 // Close closes idle connections to the collector.
 func (e *Exporter) Close() { e.client.CloseIdleConnections() }
 
-// Text returns an attribute. Bytes of value that are no UTF-8 are replaced.
+// Text returns an attribute. Invalid UTF-8 in value is replaced.
 func Text(key, value string) *common.KeyValue {
 	return &common.KeyValue{Key: key, Value: &common.AnyValue{Value: &common.AnyValue_StringValue{
 		StringValue: strings.ToValidUTF8(value, "\uFFFD"),

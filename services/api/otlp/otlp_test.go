@@ -56,7 +56,7 @@ func TestOpen(t *testing.T) {
 }
 
 // Messages reach a collector with TLS, with the headers and the resource of the variables. A refusal, and an answer
-// that does not come in time, are errors.
+// that does not arrive in time, are errors.
 func TestSend(t *testing.T) {
 	answer := http.StatusOK
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

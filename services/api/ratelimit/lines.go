@@ -10,7 +10,7 @@ import (
 // lineInterval is the time between two log lines of Lines with one reason.
 const lineInterval = time.Minute
 
-// Lines logs refusals so that none is silent and no client can fill the log. The first refusal with a reason is logged
+// Lines logs refusals at a limited rate, so that no client can fill the log. The first refusal with a reason is logged
 // at once. Further refusals are counted, and their number is logged at most once a minute. The zero Lines is ready to
 // use.
 type Lines struct {

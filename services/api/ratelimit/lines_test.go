@@ -22,7 +22,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.text.Write(p)
 }
 
-// take returns what was written since the last call.
+// take returns the log lines since the last call.
 func (o *output) take() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

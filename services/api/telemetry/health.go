@@ -7,11 +7,11 @@ import (
 
 // Health answers the probes /live and /ready.
 type Health struct {
-	// Live returns nil if the process is live, or else an error, whose text is in the answer. A nil function means that
-	// it is live.
+	// Live returns nil if the process is live. Otherwise it returns an error, whose text is in the answer. If Live is
+	// nil, the process counts as live.
 	Live func() error
-	// Ready returns nil if the process is ready, or else an error, whose text is in the answer. A nil function means
-	// that it is ready.
+	// Ready returns nil if the process is ready. Otherwise it returns an error, whose text is in the answer. If Ready
+	// is nil, the process counts as ready.
 	Ready func() error
 }
 

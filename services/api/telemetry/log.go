@@ -14,7 +14,7 @@ import (
 // LevelTrace is the level of per-packet messages, below all levels of slog.
 const LevelTrace = slog.LevelDebug - 4
 
-// disabled is above the levels of all messages, so that a scope with this level logs nothing.
+// disabled is higher than the level of any message, so that a scope with this level logs nothing.
 const disabled = slog.LevelError + 100
 
 // all is the scope whose level applies to every scope without a level of its own.

@@ -99,7 +99,7 @@ func TestServeLogsItsOwnErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _ = io.WriteString(client, "GET / HTTP/1.0\r\n\r\n")
-	_, _ = io.ReadAll(client) // the server has noticed when it answers or hangs up
+	_, _ = io.ReadAll(client) // the server has processed the request when it answers or closes the connection
 	_ = client.Close()
 	if _, err := certificate.Client().Get("https://" + ln.Addr().String()); err == nil {
 		t.Error("a panic is answered")
@@ -152,7 +152,7 @@ func TestServeBoundsItsConnections(t *testing.T) {
 }
 
 // J-14, T-20, G-03: a client that does not send its request in time is cut off, after the same time everywhere.
-func TestServeCutsSlowClientsOff(t *testing.T) {
+func TestServeDisconnectsSlowClients(t *testing.T) {
 	ok := func(http.ResponseWriter, *http.Request) {}
 	for name, c := range map[string]struct {
 		sent string
@@ -197,7 +197,7 @@ func TestServeBoundsHeaders(t *testing.T) {
 	})
 }
 
-func TestServeLetsRequestsEnd(t *testing.T) {
+func TestServeWaitsForRunningRequests(t *testing.T) {
 	arrived := make(chan struct{})
 	h := func(w http.ResponseWriter, r *http.Request) {
 		close(arrived)

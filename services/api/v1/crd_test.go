@@ -154,7 +154,7 @@ func TestDefaultsOfCRDAndOfGoAgree(t *testing.T) {
 	}
 }
 
-func TestTheBackendsDeniedByDefaultStandInTheCRD(t *testing.T) {
+func TestDefaultDeniedBackendsAreInTheCRD(t *testing.T) {
 	got, err := json.Marshal(readSchema(t, "gatewayconfigs").at(t, "spec.deniedBackends").Default)
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestTheBackendsDeniedByDefaultStandInTheCRD(t *testing.T) {
 }
 
 // An empty list differs from a missing one.
-func TestNothingDeniedIsWritten(t *testing.T) {
+func TestEmptyDeniedBackendsAreWritten(t *testing.T) {
 	for want, list := range map[string][]DeniedBackend{`{}`: nil, `{"deniedBackends":[]}`: {}} {
 		if got, err := json.Marshal(GatewayConfigSpec{DeniedBackends: list}); err != nil || string(got) != want {
 			t.Errorf("written %s, %v, want %s", got, err, want)
@@ -179,7 +179,7 @@ func TestNothingDeniedIsWritten(t *testing.T) {
 
 // These fields have no default in the CRD, so that an object shows whether they were set. Their descriptions state the
 // meaning of unset.
-func TestUnsetIsDescribed(t *testing.T) {
+func TestDescriptionsStateTheMeaningOfUnset(t *testing.T) {
 	for path, meaning := range map[string]string{
 		"spec.logLevel":     DefaultLogLevel,
 		"spec.authLifetime": "86400",

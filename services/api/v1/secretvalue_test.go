@@ -167,7 +167,7 @@ func FuzzSecretValue(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		var v, again SecretValue
 		if json.Unmarshal([]byte(text), &v) != nil {
-			return // no JSON, so neither an API server nor a YAML reader passes it on
+			return // not JSON, so no API server and no YAML reader returns it
 		}
 		back, err := json.Marshal(&v)
 		if err != nil {

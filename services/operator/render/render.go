@@ -102,8 +102,8 @@ func Files(files map[string][]byte, opt Options) Result {
 	return result
 }
 
-// translate adds the translation of all objects in the view. It leaves out an object whose translation panics, because
-// the problems contain that.
+// translate adds the translation of all objects in the view. It leaves out an object whose translation panics. The
+// problems already contain the panic.
 func (r *Result) translate(v *resource.View, opt translate.Options) {
 	returns := func(f func()) bool {
 		cause, _ := translate.Recovered(f)

@@ -99,7 +99,7 @@ func forbiddenPeers() (checks []Check) {
 	return checks
 }
 
-// sameFamily ends the check unless relays have the family of an address.
+// sameFamily skips the check unless relays have the family of an address.
 func (t *Trial) sameFamily(a netip.Addr) {
 	if a.Is4() {
 		t.on4()

@@ -161,8 +161,8 @@ func echoes(c *Client, p *Peer, channel uint16, data []byte) {
 	c.GetsOn(channel, data)
 }
 
-// bound makes a client with a bound channel do something that must have no effect: the next message must be the first
-// that the peer receives.
+// bound runs an action of a client with a bound channel that must have no effect: the first message that the peer
+// receives must be the message after the action.
 func bound(t *Trial, act func(*Client)) {
 	c, p := t.Bound()
 	act(c)
@@ -188,8 +188,8 @@ func pattern(n int) []byte {
 // largest are sizes around the largest UDP datagram over IPv4, with and without the ChannelData header.
 var largest = []int{32768, 60000, 65499, 65503, 65507, 65531, 65535}
 
-// largestToPeer and largestFromPeer send a small message after each large one, to see that the server still relays. UDP
-// does not keep their order, and a server may have a faster path for small messages.
+// largestToPeer and largestFromPeer send a small message after each large one, to test that the server still relays.
+// UDP does not keep their order, and a server may have a faster path for small messages.
 func largestToPeer(t *Trial) {
 	c, p := t.Bound()
 	for i, n := range largest {
@@ -215,7 +215,7 @@ func largestFromPeer(t *Trial) {
 	c, p := t.Bound()
 	for i, n := range largest {
 		if n > 65507 {
-			break // larger datagrams do not exist
+			break // UDP has no larger datagrams
 		}
 		mark := []byte(fmt.Sprintf("after %d", n))
 		p.Send(c.relay, pattern(n))

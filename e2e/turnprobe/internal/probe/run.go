@@ -81,7 +81,7 @@ func (r *runner) trial(id string) *Trial {
 	return &Trial{Target: r.target, id: id, tag: r.tag, source: r.sources.take(), pulse: r.pulse, asks6: r.asks6}
 }
 
-// survey verifies the credential and finds the address family of relays.
+// survey verifies the credential and determines the address family of relays.
 func (r *runner) survey() error {
 	if peer := r.target.PeerAddr; peer.IsValid() {
 		r.asks6 = peer.Is6()

@@ -64,7 +64,7 @@ type Target struct {
 	Silence, Answer time.Duration
 }
 
-// Defaults for a server on the local network.
+// Defaults of Target for a server on the local network.
 const (
 	DefaultSilence = 250 * time.Millisecond
 	DefaultAnswer  = 2 * time.Second

@@ -54,7 +54,7 @@ func (t *Trial) Skipf(format string, args ...any) { t.end(Skipped, fmt.Sprintf(f
 // Pointless ends the check with verdict NotApplicable.
 func (t *Trial) Pointless(reason string) { t.end(NotApplicable, reason) }
 
-// end ends the goroutine of the check, so that a check needs no error handling.
+// end ends the goroutine of the check with a verdict, so that a check needs no error handling.
 func (t *Trial) end(v Verdict, reason string) {
 	t.verdict, t.reason = v, reason
 	runtime.Goexit()

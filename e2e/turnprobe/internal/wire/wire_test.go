@@ -116,8 +116,8 @@ func TestWriteSamples(t *testing.T) {
 	}
 }
 
-// TestSecondOpinion: pion/stun decodes what this package encodes, and the reverse.
-func TestSecondOpinion(t *testing.T) {
+// TestEncodingAgreesWithPion: pion/stun decodes the messages that this package encodes, and this package those of pion/stun.
+func TestEncodingAgreesWithPion(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::7]:4242")
 	ours := New(
 		Request, CreatePermission, Address(XORPeerAddress, peer), Text(Username, "ann"), Text(Realm, "example.org"),

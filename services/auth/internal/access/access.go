@@ -7,7 +7,7 @@
 //
 // # Files
 //
-//	rules.go template.go        the policy as a value: who may call, and what each caller may get
+//	rules.go template.go        the policy as a value: the accepted callers, and the grants of each
 //	rulesfile.go                the policy file
 //	policy.go reload.go         the policy in force
 //	claims.go                   claims of a token
@@ -18,7 +18,7 @@
 //	config.go                   accepted algorithms, issuer and audience
 //	jwks.go oidc.go keyfile.go  keys of issuers
 //	keystate.go                 whether the keys are current
-//	refusal.go                  why a request is refused
+//	refusal.go                  reasons for refusing a request
 package access
 
 import (
@@ -55,7 +55,7 @@ type Identity struct {
 	Key string
 	// Subject is the claim "sub" of the caller's token.
 	Subject string
-	// UserID is the user id in a TURN user name, as the policy forms it. It has at most 128 bytes. It never contains a
+	// UserID is the user id that the policy makes for TURN user names. It has at most 128 bytes. It never contains a
 	// colon, because a colon separates expiry and user id. It is empty if the request chooses the user name; see User.
 	UserID string
 	// Expires is the expiry of the token or of the API key; zero if there is none.
@@ -66,7 +66,7 @@ type Identity struct {
 	Region string
 	// Gateways are the gateways in the claim "stunner". A token without the claim has all gateways.
 	Gateways Gateways
-	// Grant is what the policy allows the caller.
+	// Grant contains the rights and limits of the caller in the policy.
 	Grant Grant
 
 	user Template

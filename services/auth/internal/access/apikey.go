@@ -10,8 +10,8 @@ import (
 )
 
 // Hash is the SHA-256 hash of an API key. A slow hash, as for passwords, would protect keys that can be guessed. An API
-// key has 256 random bits, which cannot be found by trying, and a slow hash would let callers with wrong keys use up
-// the CPU of the service.
+// key has 256 random bits, so it cannot be guessed. With a slow hash, callers with wrong keys could use up the CPU of
+// the service.
 type Hash [sha256.Size]byte
 
 const hashPrefix = "sha256:"
@@ -32,7 +32,7 @@ func parseHash(text string) (h Hash, err error) {
 const maxAPIKey = 512
 
 // findKey returns the API key whose hash a presented key has. It compares all hashes in constant time, so that the time
-// does not depend on whether a key is known, or on its place in the list.
+// does not depend on whether a key is known, or on its position in the list.
 func findKey(keys []APIKey, presented string, now time.Time) (*APIKey, error) {
 	if len(presented) > maxAPIKey {
 		return nil, refuse(APIKeyUnknown, "the API key is longer than %d bytes", maxAPIKey)

@@ -51,7 +51,7 @@ func TestAPIKeysAreComparedWithoutBranches(t *testing.T) {
 }
 
 // timings returns the shortest duration of several calls, for each of some presented keys. The keys alternate, so that
-// other processes of the machine affect all of them alike.
+// other processes of the machine affect all keys equally.
 func timings(keys map[string][]APIKey, presented map[string]string) map[string]time.Duration {
 	best, now := map[string]time.Duration{}, time.Now()
 	for range 400 {

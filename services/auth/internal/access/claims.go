@@ -66,7 +66,7 @@ func checkHeader(t *jwt.Token) error {
 		return refuse(TokenHeader, "header crit: no extension is understood") // RFC 7515 §4.1.11
 	}
 	if _, ok := t.Header["b64"]; ok {
-		return refuse(TokenHeader, "header b64: the payload must be encoded") // it has a meaning with crit only, RFC 7797 §6
+		return refuse(TokenHeader, "header b64: the payload must be encoded") // only valid with crit, RFC 7797 §6
 	}
 	for _, name := range keyHeaders {
 		if _, ok := t.Header[name]; ok {

@@ -82,7 +82,7 @@ func TestClaimsAreExact(t *testing.T) {
 			name[:len(name)-1] + strings.ToUpper(name[len(name)-1:]),
 		}
 		if strings.Contains(name, "s") {
-			variants = append(variants, strings.Replace(name, "s", "\u017f", 1)) // a long s is an s without case
+			variants = append(variants, strings.Replace(name, "s", "\u017f", 1)) // EqualFold equates it with s
 		}
 		for _, variant := range variants {
 			for _, claims := range []string{
@@ -146,7 +146,7 @@ func TestJ04LongestAge(t *testing.T) {
 	}
 }
 
-// J-03: an invalid token does not cause a fetch, whatever its kid is.
+// J-03: an invalid token with any kid causes no fetch.
 func TestJ03InvalidTokensCauseNoFetch(t *testing.T) {
 	i := newIssuer(t)
 	i.rotate(t, "known")

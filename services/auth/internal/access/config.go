@@ -115,7 +115,7 @@ func (c Config) Validate() error {
 		case flag == "":
 		case unicode.IsLetter(rune(e.text[0])):
 			flag += " "
-		default: // the text begins with the value of the flag
+		default: // the text begins with a value of the flag
 			flag += ": "
 		}
 		errs = append(errs, errors.New(flag+e.text))
@@ -197,7 +197,7 @@ func checkURL(raw string) error {
 type source struct {
 	// key finds the key of a token. It may fetch the keys and wait; from is the source of the request.
 	key func(t *jwt.Token, from string) (any, error)
-	// known finds the key of a token among the known keys.
+	// known finds the key of a token among the keys that were already fetched.
 	known jwt.Keyfunc
 	state func() KeyState
 	// settings are the settings of the source. A new policy keeps a source with the same settings, with its keys.

@@ -66,8 +66,9 @@ func (g Gateways) ContainsNamespace(namespace string) bool {
 	})
 }
 
-// matches reports whether the namespace or the name of a gateway matches its part of a pattern. Its time grows with the
-// lengths only: the first place where a text between asterisks fits is as good as any other.
+// matches reports whether the namespace or the name of a gateway matches its part of a pattern. Its time is linear in
+// the lengths, because it uses the first position at which a text between asterisks matches, and never needs another
+// one.
 func matches(part, name string) bool {
 	prefix, rest, wild := strings.Cut(part, "*")
 	if !wild {

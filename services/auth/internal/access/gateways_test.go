@@ -53,7 +53,7 @@ func TestInvalidPatternsAreRefused(t *testing.T) {
 	}
 }
 
-// A pattern costs a caller nothing, whatever is in it: no memory, and time in proportion to its length.
+// Matching a pattern allocates no memory, and its time is linear in the length of the pattern, for any pattern.
 func TestPatternsAreBounded(t *testing.T) {
 	longest := "m/" + strings.Repeat("*a", maxPattern/2-1)
 	set, err := ParseGateways([]string{longest, "m/" + strings.Repeat("*", maxPattern-2)})

@@ -57,7 +57,7 @@ func urlKeys(ctx context.Context, url string, fetch *fetcher, log *slog.Logger) 
 	refresher, err := jwkset.NewHTTPClient(jwkset.HTTPClientOptions{
 		HTTPURLs:          map[string]jwkset.Storage{url: store},
 		RateLimitWaitMax:  fetchTimeout,
-		RefreshUnknownKID: rate.NewLimiter(rate.Inf, 0), // rotation limits the rate
+		RefreshUnknownKID: rate.NewLimiter(rate.Inf, 0), // rotation limits the rate of these fetches
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open key set %s: %w", url, err)

@@ -35,7 +35,7 @@ type issuer struct {
 
 	mu     sync.Mutex
 	keys   map[string]*ecdsa.PrivateKey
-	answer http.HandlerFunc // nil means the keys
+	answer http.HandlerFunc // nil serves the keys
 }
 
 func newIssuer(t *testing.T) *issuer {
@@ -194,7 +194,7 @@ func TestJ03LastGoodKeysStay(t *testing.T) {
 	elsewhere.rotate(t, "stolen")
 	tests := map[string]struct {
 		answer http.HandlerFunc
-		want   string // in the log
+		want   string // text in the log
 	}{
 		"an error": {
 			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "502",

@@ -77,7 +77,8 @@ func withFile(t *testing.T, text string, test func(t *testing.T, i *issuer, p *P
 	})
 }
 
-// A file that a program writes piece by piece is used when it is whole: a part of a policy may permit more.
+// A file that a program writes piece by piece is used only when it is complete, because a part of a policy may permit
+// more.
 func TestPolicyFileIsWrittenInPlace(t *testing.T) {
 	const whole = "version: v1\nopen:\n  maxTTL: 60\n  gateways: [media/door]\n"
 	withFile(t, whole, func(t *testing.T, _ *issuer, p *Policy, _ func(string), log *logged) {
@@ -183,7 +184,7 @@ func TestTokensAreCheckedByTheirOwnIssuer(t *testing.T) {
 	})
 }
 
-// J-03, J-04: a remembered token is refused once it has expired, or its key is gone or was replaced.
+// J-03, J-04: a remembered token is refused after it has expired, or after its key was removed or replaced.
 func TestRememberedTokens(t *testing.T) {
 	withFile(t, fromURL, func(t *testing.T, i *issuer, p *Policy, _ func(string), _ *logged) {
 		for name, forget := range map[string]func(){
@@ -232,7 +233,7 @@ func TestRememberedTokensAreBounded(t *testing.T) {
 	if len(r.entries) != 1+callerShare || r.entries[good] == nil || len(r.callers["greedy"]) != callerShare {
 		t.Errorf("%d entries", len(r.entries))
 	}
-	add("greedy", 9_999) // again
+	add("greedy", 9_999) // a token that is already remembered
 	if len(r.callers["greedy"]) != callerShare {
 		t.Errorf("%d entries of one caller after a repeated one", len(r.callers["greedy"]))
 	}

@@ -33,7 +33,7 @@ type remembered struct {
 type entry struct {
 	who      Identity
 	verifier *verifier
-	token    *jwt.Token // only its header
+	token    *jwt.Token // has only the header
 	key      any
 	until    time.Time
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// Rules is the policy of a service as a value: which callers it accepts, and what each of them may get. The policy file
+// Rules is the policy of a service as a value: the accepted callers, and the rights and limits of each. The policy file
 // (ParseRules) is one way to write it, and the --jwt-… flags (Config.Rules) are another.
 type Rules struct {
 	// Issuers are the issuers of accepted tokens. Their names are unique.
@@ -34,8 +34,8 @@ type Rule struct {
 	Grant
 }
 
-// Grant is what a caller may get. It applies in addition to the limits of the service and of each gateway. The lowest
-// limit applies.
+// Grant contains the rights and limits of a caller. It applies in addition to the limits of the service and of each
+// gateway. The lowest limit applies.
 type Grant struct {
 	// Gateways are the gateways for which the caller gets credentials. The claim "stunner" of a token can narrow them.
 	Gateways Gateways
@@ -48,13 +48,14 @@ type Grant struct {
 	// Scope are the caveats that all credentials of the caller carry. The claim "stunner" of a token, and a request,
 	// can narrow them.
 	Scope credential.Caveats
-	// Revoke says whose credentials the caller may revoke.
+	// Revoke selects the users whose credentials the caller may revoke.
 	Revoke Whose
-	// Usage says whose usage the caller may read.
+	// Usage selects the users whose usage the caller may read.
 	Usage Whose
 }
 
-// Whose says which user ids a right of a caller concerns, at the gateways for which it gets credentials.
+// Whose selects the user ids to which a right of a caller applies, at the gateways for which the caller gets
+// credentials.
 type Whose string
 
 // The values of Whose.

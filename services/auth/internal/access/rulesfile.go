@@ -64,7 +64,7 @@ type (
 		Expires time.Time `json:"expires"`
 		grantDocument
 	}
-	// grantDocument is a Grant.
+	// grantDocument is the form of a Grant in the file.
 	grantDocument struct {
 		Gateways *[]string      `json:"gateways"`
 		MaxTTL   *int64         `json:"maxTTL"`
@@ -284,8 +284,8 @@ func (d decoder) whose(at string, in *string, outer Whose) Whose {
 	return whose
 }
 
-// scope returns the caveats of a scope. A scope without any limit, and a field without a limit, are errors, because the
-// author must have meant one.
+// scope returns the caveats of a scope. A scope without any limit, and a field without a limit, are errors, because its
+// author must have intended a limit.
 func (d decoder) scope(at string, in scopeDocument) (c credential.Caveats) {
 	if in == (scopeDocument{}) {
 		d.Wrong(at, "has no limit: leave it out")

@@ -293,7 +293,7 @@ func TestFlagsAreThePolicyOfOneIssuer(t *testing.T) {
 	}
 }
 
-// F-13: a policy file neither panics nor is accepted without a caller, and its errors have a line.
+// F-13: no policy file causes a panic, an accepted policy has a caller, and errors have a line.
 func FuzzPolicyFile(f *testing.F) {
 	for _, seed := range []string{
 		"version: v1\nopen: {}\n", "version: v1\nkeys:\n- {name: a, hashes: [" + hashA + "], user: '{name}'}\n",

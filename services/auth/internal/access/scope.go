@@ -36,7 +36,7 @@ func parseStunner(raw json.RawMessage) (gateways, scope json.RawMessage, region 
 }
 
 // parseScope returns the caveats of the field "scope". A scope without any limit, and a field without a limit, are
-// refused, because the issuer must have meant a limit.
+// refused, because the issuer must have intended a limit.
 func parseScope(raw json.RawMessage) (c credential.Caveats, err error) {
 	all, err := parseKnown(raw, scopeNames)
 	if err != nil {

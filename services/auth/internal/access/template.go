@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// Template is the form of user ids: literal text with fields in braces. The zero Template stands for the default of the
-// caller's kind: the subject of a token, or the user name that the request chooses.
+// Template is the form of user ids: literal text with fields in braces. The zero Template means the default: the
+// subject of a token, or for other callers the user name that the request chooses.
 type Template struct {
 	text  string
 	parts []part
@@ -122,7 +122,7 @@ func (t Template) id(username string) (string, error) {
 }
 
 // forms reports whether the template can result in a user id. It cannot result in a hashed user id, because the user
-// name of a hash is unknown.
+// name cannot be derived from the hash.
 func (t Template) forms(userID string) bool {
 	if t.parts == nil {
 		t = chosenTemplate

@@ -80,7 +80,7 @@ func (all Clusters) Ahead() (ahead time.Duration) {
 	return ahead
 }
 
-// Preference determines the clusters whose gateways a caller gets. The zero value has no preference.
+// Preference determines the clusters whose gateways a caller gets. The zero value selects clusters in any order.
 type Preference struct {
 	// Regions are the regions, the nearest first.
 	Regions []string
@@ -108,7 +108,7 @@ func (all Clusters) Select(f Filter, p Preference, keep func([]*Gateway) []*Gate
 	return out
 }
 
-// in returns the usable clusters of a region in the order for a user.
+// in returns the usable clusters of a region, sorted by turn for the user.
 func (all Clusters) in(name, user string) (found []*Cluster) {
 	for _, c := range all {
 		if c.Region == name && c.usable() == nil {

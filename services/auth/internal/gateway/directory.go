@@ -61,7 +61,7 @@ func (d *Directory) Run(ctx context.Context, source discovery.Source) {
 	for ctx.Err() == nil {
 		next := *d.last.Load()
 		next.replace(nil)
-		next.ready = false // deletions between two connections are not reported
+		next.ready = false // the source does not report deletions between two connections
 		d.last.Store(&next)
 		d.follow(ctx, source)
 	}
@@ -75,7 +75,7 @@ func (d *Directory) follow(ctx context.Context, source discovery.Source) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	reconnect := time.AfterFunc(compareInterval, cancel)
-	reconnect.Stop() // until clocks differ
+	reconnect.Stop() // started below if the clocks differ
 	defer reconnect.Stop()
 	for e := range source.Watch(ctx) {
 		d.Apply(e)
@@ -108,8 +108,8 @@ const firstConfigTimeout = time.Second
 // Synced returns nil once the source of configs has sent a gateway, or has reported that no gateway needs a config.
 // Before that, and while the clocks differ too much (see clock), it returns an error. The readiness probe uses Synced
 // instead of Ready, because a service in a cluster without Gateways is healthy although it cannot answer requests. If
-// there are Gateways without configs, the service is not ready: otherwise a rollout would replace pods that still have
-// earlier configs.
+// there are Gateways without configs, the service is not ready. Otherwise a rollout would replace pods that still have
+// the configs of these Gateways.
 func (d *Directory) Synced() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {

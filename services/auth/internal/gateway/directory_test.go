@@ -157,8 +157,8 @@ func TestDirectoryIsReadyForProbesWithItsFirstConfig(t *testing.T) {
 	}
 }
 
-// A service that could answer no request is not ready, because a rollout would replace the pods that can. If there is
-// no Gateway, there is nothing to answer.
+// A service that can answer no request is not ready. Otherwise a rollout would replace pods that can. If there is no
+// Gateway, the service is ready.
 func TestServiceWithoutConfigsIsNotReady(t *testing.T) {
 	complete := func(unpublished int) discovery.Event {
 		return discovery.Event{List: &discovery.List{Complete: true, Unpublished: unpublished}}

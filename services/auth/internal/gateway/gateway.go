@@ -3,8 +3,8 @@
 // # Files
 //
 //	gateway.go    ICE URLs; selection of gateways and listeners
-//	directory.go  configs of a source, and which of them are rejected
-//	clusters.go   which clusters a caller gets gateways of
+//	directory.go  configs of a source, and the rejection of some
+//	clusters.go   selection of the clusters for a caller
 package gateway
 
 import (
@@ -33,8 +33,7 @@ type Gateway struct {
 	// --default-ttl and --max-ttl of the service apply.
 	Lifetime time.Duration
 	// Revoked are the revocations in the config.
-	Revoked *credential.Revocations
-	// Revision is the revision of the config.
+	Revoked  *credential.Revocations
 	Revision string
 	// Idle is set if the operator has reported no dataplane of the gateway that could take a session.
 	Idle bool

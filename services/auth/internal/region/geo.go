@@ -65,7 +65,7 @@ func (g *Geo) read() error {
 	info, err := os.Stat(g.path)
 	if err != nil {
 		if g.stamp == (stamp{}) && g.reader.Load() != nil {
-			return nil // logged before
+			return nil // this version was logged before
 		}
 		g.stamp = stamp{}
 		return fmt.Errorf("read geoIP: %w", err)
@@ -91,8 +91,8 @@ func (g *Geo) read() error {
 
 func stampOf(info os.FileInfo) stamp { return stamp{info.ModTime(), info.Size()} }
 
-// readGeo reads a file whose state was info. It returns an error if the file changes meanwhile, because a part of a
-// file can have the form of a whole file.
+// readGeo reads a file. info is the state of the file before. It returns an error if the file changes meanwhile,
+// because a part of a file can have the form of a whole file.
 func readGeo(path string, info os.FileInfo) ([]byte, error) {
 	switch {
 	case !info.Mode().IsRegular():

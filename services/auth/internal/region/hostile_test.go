@@ -102,7 +102,7 @@ func TestHostileGeoIPFiles(t *testing.T) {
 	}
 }
 
-// TestGeoIPFilesThatAreNoFiles: what is not a file of a sensible size is refused without reading it.
+// TestGeoIPFilesThatAreNoFiles: a path that is not a regular file of an allowed size is refused and not read.
 func TestGeoIPFilesThatAreNoFiles(t *testing.T) {
 	folder := t.TempDir()
 	pipe, large := filepath.Join(folder, "pipe"), filepath.Join(folder, "large")
@@ -120,8 +120,8 @@ func TestGeoIPFilesThatAreNoFiles(t *testing.T) {
 	}
 }
 
-// TestGeoIPFileIsReplacedWhileItIsRead: each answer comes from one whole version, whether a version is renamed or
-// written over another version. The last version is used in the end.
+// TestGeoIPFileIsReplacedWhileItIsRead: each answer comes from one complete version, if a new version is renamed into
+// place or written over the previous one. The last version is used in the end.
 func TestGeoIPFileIsReplacedWhileItIsRead(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "cities.mmdb")

@@ -1,11 +1,11 @@
 // Package region has the clusters for whose gateways the service gives credentials, the regions in which they are, and
-// which regions are near a client.
+// the order of the regions for a client.
 //
 // # Files
 //
 //	region.go  the order of regions for a client
 //	file.go    the file of clusters and regions
-//	geo.go     the place of an address, by a file in MaxMind's format
+//	geo.go     the location of an address, by a file in MaxMind's format
 package region
 
 import (

@@ -16,22 +16,23 @@ import (
 // outcome is the part of the audit log line that the handlers of a request fill in.
 type outcome struct {
 	user    string
-	granted bool     // the request was answered, possibly without a credential
+	granted bool     // the request was not refused; the answer may contain no credential
 	grants  []grant  // the grants with a credential
 	did     *deed    // of a request that was answered and is not about credentials
 	failure *failure // nil if the request was not refused
 }
 
-// deed is what a request did: the text of its line in the audit log, and its fields.
+// deed is the effect of a request: the text of its line in the audit log, and its fields.
 type deed struct {
 	text string
 	line []slog.Attr
 }
 
 // audit logs one line for each request that got credentials, and for each that was refused. Of the refused requests
-// with one reason, maxLines a minute have the level of their reason, and the others DEBUG. The line contains the user
-// id of the TURN user names, except if all credentials are fixed, because their user names may come from a Secret.
-// Passwords are never logged, and neither is the text of a request: the names of its parameters may be long.
+// with one reason, maxLines a minute have the level of their reason, and the other lines have level DEBUG. The line
+// contains the user id of the TURN user names, except if all credentials are fixed, because their user names may come
+// from a Secret. Passwords are never logged, and neither is the text of a request: the names of its parameters may be
+// long.
 func (s server) audit(ctx context.Context, o *outcome, now time.Time) {
 	switch {
 	case o.failure != nil:

@@ -88,7 +88,7 @@ func checkHost(host *string) error {
 // userIDFor returns the user id for the credential in an answer. If the policy imposes a user id, the request may only
 // repeat it, or the subject of its token; any other name is refused. If the policy lets the request choose, the name
 // has 1 to maxUsername bytes, no control characters, and no colon, which separates the expiry in a TURN user name. If
-// the request may choose and names no user, the result of missing is used. parameter is the name of the request
+// the request may choose and contains no user name, the result of missing is used. parameter is the name of the request
 // parameter, for errors.
 func userIDFor(
 	who *access.Identity, parameter string, username *string, missing func() string,

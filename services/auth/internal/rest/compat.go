@@ -135,7 +135,8 @@ func (s server) CreateTwilioToken(
 	return CreateTwilioToken201JSONResponse(out), nil
 }
 
-// compatView returns the URLs of clients of other services: browsers, which do not support TURN over DTLS.
+// compatView returns the URL options for clients of other services. These clients are browsers, which do not support
+// TURN over DTLS.
 func (s server) compatView() gateway.URLOptions {
 	return gateway.URLOptions{Host: s.PublicAddr, Max: s.MaxURLs, Limit: true}
 }

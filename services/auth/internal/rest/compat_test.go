@@ -72,8 +72,8 @@ func equalJSON(t *testing.T, got any, want string) {
 	}
 }
 
-// The answers have the fields and types of Cloudflare's documentation: a list of which the first element has the stun:
-// URLs, and in the older call one object.
+// The answers have the fields and types of Cloudflare's documentation: a list whose first element has the stun: URLs,
+// and one object for the older call.
 func TestContractCloudflare(t *testing.T) {
 	s := shopService(t)
 	const username, password = "1893456000:ada", "N3W2mG6xUQdvaBoeO/PWZEBw+kQ="

@@ -215,8 +215,8 @@ func (a asker) check(t *testing.T, w wish) {
 	}
 }
 
-// TestCaveatConfusion: whatever stands in a user name, a claim or a scope, and in whatever way it arrives, the dataplane
-// reads the same user, limits and expiry that the service has signed. Texts are also joined at random.
+// TestCaveatConfusion: for any text in a user name, a claim or a scope, and any way of sending it, the dataplane reads
+// the same user, limits and expiry that the service has signed. Texts are also joined at random.
 func TestCaveatConfusion(t *testing.T) {
 	all := askers(t)
 	for name, a := range all {
@@ -248,7 +248,7 @@ func FuzzCaveatConfusion(f *testing.F) {
 			all = askers(t)
 		}
 		for _, name := range slices.Sorted(maps.Keys(all)) {
-			// JSON replaces what is no UTF-8
+			// JSON replaces invalid UTF-8
 			all[name].check(t, wish{string([]rune(user)), string([]rune(route)), string([]rune(second)), allocations, notBefore})
 		}
 	})

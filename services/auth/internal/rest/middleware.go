@@ -36,7 +36,8 @@ const createPath = "/v1/ice-servers"
 // revocationsPath is the path of revocations.
 const revocationsPath = "/v1/revocations"
 
-// usagePath is the path of usage. A mistyped parameter would select more than the caller means.
+// usagePath is the path of usage. It refuses unknown parameters, because a mistyped parameter would select more than
+// the caller intends.
 const usagePath = "/v1/usage"
 
 var usageParameters = fieldsOf(reflect.TypeFor[GetUsageParams]())
@@ -273,7 +274,7 @@ func checkBody(next http.Handler) http.Handler {
 			r.Body = io.NopCloser(bytes.NewReader(body))
 		}
 		if len(body) == 0 {
-			r.Header.Del("Content-Type") // says nothing here, and the generated binding would parse it
+			r.Header.Del("Content-Type") // it has no meaning without a body, and the generated binding would parse it
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -301,7 +302,7 @@ func bodyFailure(r *http.Request, body []byte, err error) *failure {
 	return failureFor(json.Unmarshal(body, &one))
 }
 
-// failRequest answers a request that the generated code cannot bind. It is the fault of the client, whatever the error.
+// failRequest answers a request that the generated code cannot bind. Every such error is the fault of the client.
 func (s server) failRequest(w http.ResponseWriter, r *http.Request, err error) {
 	f := failureFor(err)
 	if f == nil {

@@ -24,8 +24,8 @@ type Clusters struct {
 	Regions *region.Map
 	// GrantLogs record each credential, by the cluster of its gateway. Without an entry, none is recorded.
 	GrantLogs map[string]*grantlog.Log
-	// Operators answer requests for usage, by the name of their cluster. A cluster without an entry has none, because
-	// its configs are read from a file.
+	// Operators answer requests for usage, by the name of their cluster. A cluster without an entry has no operator,
+	// because its configs are read from a file.
 	Operators map[string]discovery.Inspector
 }
 

@@ -45,7 +45,7 @@ type limiters struct {
 	callers         *ratelimit.Limiter[string]
 }
 
-// sourceKey identifies the source of a request: the prefix of its address, or the proxy that named none.
+// sourceKey identifies the source of a request: the prefix of its address, or the proxy that sent no source address.
 type sourceKey struct {
 	prefix  netip.Prefix
 	unnamed bool

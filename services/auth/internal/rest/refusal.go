@@ -19,8 +19,8 @@ type Refusal struct {
 	// Code is the error code in the header WWW-Authenticate (RFC 6750 §3.1); empty means that the header has none.
 	Code string
 	// Text is the detail of the problem, and the error_description of the header. The error_description admits neither
-	// quotation marks nor characters outside of ASCII (RFC 6750 §3). The text repeats nothing of the request, and names
-	// no setting that a caller may not know, such as the accepted issuer.
+	// quotation marks nor characters outside of ASCII (RFC 6750 §3). The text contains no part of the request, and
+	// names no setting that a caller may not know, such as the accepted issuer.
 	Text string
 	// Level is the level of the log line: WARN if the installation causes the refusal, and not the client.
 	Level slog.Level

@@ -248,7 +248,7 @@ var provocations = map[access.Reason]func(t *testing.T, k keys) provoked{
 	},
 }
 
-// silent answers with an error at once to the first request, and after the release of the channel to others.
+// silent answers the first request with an error at once, and later requests when release is closed.
 func silent(release <-chan struct{}) http.RoundTripper {
 	var asked atomic.Int32
 	return roundTripper(func(*http.Request) (*http.Response, error) {
@@ -290,7 +290,7 @@ func (k keys) claiming(t *testing.T, claim string, value any) provoked {
 	return k.asked(t, sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{claim: value})))
 }
 
-// refused returns the metric of refusals by reason, without those that are 0.
+// refused returns the metric of refusals by reason, without reasons whose number is 0.
 func (s *service) refused(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := s.registry.Gather()
@@ -312,7 +312,7 @@ func (s *service) refused(t *testing.T) map[string]float64 {
 }
 
 // Every reason of the table is provoked by a request. The problem, the header WWW-Authenticate, the metric, the log
-// line and docs/reference/auth-refusals.md have it.
+// line and docs/reference/auth-refusals.md contain the reason.
 func TestEveryRefusalHasItsReason(t *testing.T) {
 	k := newKeys(t)
 	sections := documented(t)
@@ -439,7 +439,8 @@ func TestReasonsOfTokensAreInTheTable(t *testing.T) {
 	}
 }
 
-// RFC 6750 §3: the characters of an error_description. Nothing else needs to be escaped in the header.
+// The texts contain only characters that an error_description may have (RFC 6750 §3). None of them needs to be escaped
+// in the header.
 func TestRefusalTextsNeedNoEscapingInTheHeader(t *testing.T) {
 	allowed := regexp.MustCompile(`^[\x20-\x21\x23-\x5b\x5d-\x7e]+$`)
 	for _, r := range rest.Refusals {
@@ -449,7 +450,7 @@ func TestRefusalTextsNeedNoEscapingInTheHeader(t *testing.T) {
 	}
 }
 
-// An answer to a refused token does not contain what the service accepts, or the claims of the token.
+// An answer to a refused token contains neither the accepted values nor the claims of the token.
 func TestRefusalsKeepSecrets(t *testing.T) {
 	k := newKeys(t)
 	for reason, provoke := range provocations {

@@ -133,7 +133,7 @@ func TestNearestRegionComesFirst(t *testing.T) {
 	}
 }
 
-// TestOperatorsSeeOnlyTheirOwnCluster: the status and the grants that an operator requests contain nothing of other
+// TestOperatorsSeeOnlyTheirOwnCluster: the status and the grants that an operator requests contain no data of other
 // clusters. The audit log contains all grants.
 func TestOperatorsSeeOnlyTheirOwnCluster(t *testing.T) {
 	k := newKeys(t)

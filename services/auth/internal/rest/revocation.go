@@ -58,7 +58,8 @@ func (s server) CreateRevocation(
 		return nil, err
 	}
 	if subject.User != "" {
-		// The current second is included: its credentials were issued before, or carry the next second.
+		// Credentials of the current second are revoked too. After the revocation, the service puts the next second
+		// into credentials as their time of issue.
 		subject.IssuedBefore = now.Unix() + 1
 		subject.Until = last.Add(expiredMargin).Unix()
 	}

@@ -182,8 +182,8 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// The policy decides whose credentials a caller may revoke, and at which gateways. A caller can neither see nor lift a
-// revocation that it could not have made.
+// The policy determines the users whose credentials a caller may revoke, and the gateways. A caller can list and lift
+// only revocations that it may also create.
 func TestRevocationWithinThePolicy(t *testing.T) {
 	for name, row := range map[string]struct {
 		fields, body string
@@ -378,8 +378,9 @@ func TestRevocationFlood(t *testing.T) {
 	}
 }
 
-// A Revocation denies a user the credentials of its own gateways only: a request that does not name them gets those of
-// other gateways. The Revocations of one namespace, and the names of its gateways, keep no caller from the others.
+// A Revocation denies a user the credentials of its own gateways only: a request that does not name these gateways gets
+// the credentials of other gateways. The Revocations and the gateway names of one namespace do not prevent access to
+// other namespaces.
 func TestGatewayThatRefusesTheUserIsLeftOut(t *testing.T) {
 	revoked := func(ids ...string) *service {
 		configs := gateways()[1:] // without static credentials, which are not revoked

@@ -36,7 +36,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/usage"
 )
 
-// contract is openapi/auth.yaml as JSON. It is the same for every caller, and contains nothing of the installation.
+// contract is openapi/auth.yaml as JSON. It is the same for every caller, and says nothing about the installation.
 //
 //go:embed openapi.json
 var contract []byte

@@ -42,8 +42,8 @@ func caveats(t *testing.T, answer rest.IceServers) map[string]string {
 	return found
 }
 
-// A scope of the request becomes caveats of each credential, with its gateway. A gateway that cannot carry it is left
-// out, unless the request names it.
+// The scope of a request becomes caveats of each credential, with the name of its gateway. A gateway whose credentials
+// cannot carry caveats is left out, unless the request names it.
 func TestScopeOfARequest(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	got := caveats(t, decode[rest.IceServers](t, s.post(t,
@@ -160,8 +160,8 @@ func TestScopeOfAToken(t *testing.T) {
 	}
 }
 
-// The scope of the policy is imposed on all credentials of a caller, by key, rule or without credentials. A token and a
-// request only narrow it.
+// The scope of the policy limits the credentials of a caller with an API key, with a token that matches a rule, or
+// without credentials. A token and a request can only narrow the scope.
 func TestScopeOfThePolicy(t *testing.T) {
 	const scope = "scope: {routes: [media/a, media/b], allocations: 3}"
 	k := newKeys(t)

@@ -32,8 +32,8 @@ func (s source) String() string {
 
 // readSource returns the source of an HTTP request: the peer of the connection, unless the peer is a trusted proxy.
 // Then the source is the last address in the forwarding header that is not a trusted proxy. Earlier addresses are
-// ignored, because a client may have written them. If an address after it is unreadable, the source is the proxy that
-// added that address, with unnamed set.
+// ignored, because a client may have written them. If a later address is unreadable, the source is the proxy that added
+// it, with unnamed set.
 func readSource(req *http.Request, proxies []netip.Prefix, header string) source {
 	peer, err := netip.ParseAddrPort(req.RemoteAddr)
 	from := peer.Addr().Unmap().WithZone("")

@@ -87,7 +87,7 @@ var forms = map[string]struct{ xff, forwarded [][]string }{
 	},
 }
 
-// J-13: all forms of a source share its bucket, for both headers, and no other source does.
+// J-13: all forms of a source share one bucket, for both headers. Each other source has another bucket.
 func TestForwardedForms(t *testing.T) {
 	for want, tt := range forms {
 		for header, all := range map[string][][]string{rest.XForwardedFor: tt.xff, rest.Forwarded: tt.forwarded} {

@@ -13,8 +13,8 @@ import (
 // maxConfigs is the maximum number of configs in a status, whose size is limited by discovery.ResponseLimit.
 const maxConfigs = 4_000
 
-// Status returns the handler for requests of the operator of a cluster for the state of the service. c has the configs of the cluster. The state contains
-// nothing of other clusters. program is the version of the service.
+// Status returns the handler with which the operator of a cluster reads the state of the service. c has the configs of
+// the cluster. The state says nothing about other clusters. program is the version of the service.
 func Status(o Options, c *gateway.Directory, program string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		now := o.Now()

@@ -152,7 +152,7 @@ func unknownParameter(query url.Values, fields []string) *failure {
 	return nil
 }
 
-// unknown returns the message about an unknown name: a similar known one, and all of them.
+// unknown returns the message about an unknown name. It contains a similar known name, and all known names.
 func unknown(name string, known []string) string {
 	all := strings.Join(known, ", ")
 	known = slices.SortedStableFunc(slices.Values(known), func(a, b string) int {
@@ -167,7 +167,7 @@ func unknown(name string, known []string) string {
 }
 
 // distance is the number of characters to insert, delete or replace to make b from a, regardless of case (Levenshtein).
-// It is an upper bound for a longer than maxShown bytes.
+// If a is longer than maxShown bytes, the result is an upper bound.
 func distance(a, b string) int {
 	if len(a) > maxShown {
 		return len(a)

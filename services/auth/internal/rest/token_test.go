@@ -229,8 +229,7 @@ func TestTokensThatAreGood(t *testing.T) {
 	}
 }
 
-// J-01, J-02, J-04, J-05, J-06, J-07, K-04: invalid tokens get 401 with the check that they failed, cause no fetch, and
-// are not logged.
+// J-01, J-02, J-04, J-05, J-06, J-07, K-04: invalid tokens get 401 with the reason, cause no fetch, and are not logged.
 func TestTokensThatAreNotGood(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)
@@ -346,7 +345,7 @@ func wantRefusal(t *testing.T, answer *http.Response, reason access.Reason) {
 	}
 }
 
-// J-06: a request without a token gets 401, whatever else is wrong with the request.
+// J-06: a request without a token gets 401, even if it has other errors.
 func TestJ06NoToken(t *testing.T) {
 	s := newService(t, newKeys(t).policy(t), gateways()...)
 	requests := map[string]*http.Request{

@@ -144,7 +144,7 @@ func (s server) usageGateways(ctx context.Context, who *access.Identity, p GetUs
 	return found, nil
 }
 
-// operatorsOf returns gateways with their operators.
+// operatorsOf returns the given gateways, each with the operator of its cluster.
 func operatorsOf(ctx context.Context, found []*gateway.Gateway) (asked []usage.Gateway, err error) {
 	for _, g := range found {
 		operator := fleetOf(ctx).Operators[g.Cluster]

@@ -73,14 +73,14 @@ func usageOf(fields, query string, of *operator) func(*testing.T, keys) provoked
 	}
 }
 
-// The policy of a caller bounds whose usage it reads, and at which gateways. Nothing of a request that cannot be
-// understood is ignored, because its answer would be about more than the caller means.
+// The policy of a caller bounds whose usage it reads, and at which gateways. An unknown part of a request is an error:
+// if it were ignored, the answer would include more than the caller asked for.
 func TestUsage(t *testing.T) {
 	const ago = "2029-12-31T22:"
 	for name, tt := range map[string]struct {
 		fields, query string
 		status        int
-		reason        string // or the names of the entries
+		reason        string // of the refusal, or else the names of the entries
 	}{
 		"any":                   {"usage: any", "", 200, "ann bob"},
 		"any, one user":         {"usage: any", "?user=bob", 200, "bob"},
@@ -151,8 +151,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// The answer has the sums over gateways, its period in whole minutes, and from when on the pods have counted. The audit
-// log has one line about the request.
+// The answer has the sums over gateways, its period in whole minutes, and the time since which the pods have counted.
+// The audit log has one line about the request.
 func TestUsageAnswer(t *testing.T) {
 	s := usageService(t, "usage: any", &operator{})
 	w := s.do(t, keyed(http.MethodGet, "/v1/usage?namespace=media&from=2029-12-31T22:00:30Z&to=2029-12-31T22:40:30Z", ""))
@@ -169,8 +169,8 @@ func TestUsageAnswer(t *testing.T) {
 	}
 }
 
-// A service with several clusters asks all of their operators, not only the operators near the caller. The answer says
-// that one of them is away.
+// A service with several clusters asks all of their operators, not only the operators near the caller. The answer
+// reports that one of them is unreachable.
 func TestUsageOfSeveralClusters(t *testing.T) {
 	s := usageService(t, "usage: any", nil)
 	frankfurt, tokyo := &operator{}, &operator{}

@@ -19,17 +19,18 @@ import (
 	"time"
 )
 
-// Cluster is a Store of Revocation objects in an API server. It speaks HTTP itself: this service is reachable from
-// outside, and must not contain a client that can do more.
+// Cluster is a Store of Revocation objects in an API server. It uses no Kubernetes client but makes the HTTP requests
+// itself, because this service is reachable from outside and must not contain a client for other requests.
 type Cluster struct {
 	origin, tokenFile string
 	client            *http.Client
-	// most is the maximum size in bytes of the objects of a namespace in a list: maxListedNamespace.
+	// most is the maximum size in bytes of the objects of a namespace in a list. It is maxListedNamespace outside of
+	// tests.
 	most int64
 
 	// listing is held while crowded is in use.
 	listing sync.Mutex
-	// crowded are the revocations of namespaces whose objects exceed most, until forget.
+	// crowded are the revocations of namespaces whose objects exceed most. They are read again after the time forget.
 	crowded map[string][]Revocation
 	forget  time.Time
 }
@@ -37,7 +38,7 @@ type Cluster struct {
 const (
 	// requestTimeout is the time for one request to the API server.
 	requestTimeout = 10 * time.Second
-	// maxAnswer is the maximum size in bytes of an answer of the API server that is no list.
+	// maxAnswer is the maximum size in bytes of an answer of the API server that is not a list.
 	maxAnswer = 4 << 20
 	// pageSize is the number of objects in an answer.
 	pageSize = 50
@@ -75,8 +76,9 @@ func OpenCluster(origin, tokenFile, caFile string) (*Cluster, error) {
 	}}, nil
 }
 
-// List implements Store. A namespace whose objects take more than a namespace may have is read once in crowdedInterval,
-// and in part: a user with the right to write Revocations there can create objects with the label and of any size.
+// List implements Store. A namespace whose objects exceed the maximum size is read only once in crowdedInterval, and
+// not completely, because a user with the right to write Revocations there can create objects of any size with the
+// label.
 func (c *Cluster) List(ctx context.Context) (all []Revocation, err error) {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -103,13 +105,13 @@ func (c *Cluster) List(ctx context.Context) (all []Revocation, err error) {
 	}
 }
 
-// reading is what was read of a list.
+// reading is the part of a list that was read so far.
 type reading struct {
 	all  []Revocation
 	most int64
 	// used are the bytes of each namespace, with listedPrice for each object.
 	used map[string]int64
-	// crowded is a namespace that has more than most, at which the reading ended.
+	// crowded is a namespace whose objects exceed most. The reading ended at it.
 	crowded string
 }
 
@@ -138,8 +140,8 @@ func (c *Cluster) list(ctx context.Context, read *reading) error {
 	}
 }
 
-// page reads a page of the list, one object after the other, so that it holds one only. It returns where the next page
-// begins.
+// page reads a page of the list, one object after the other, so that only one object is in memory. It returns where the
+// next page begins.
 func (r *reading) page(body io.Reader) (next string, err error) {
 	d := json.NewDecoder(body)
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
@@ -169,12 +171,12 @@ func (r *reading) page(body io.Reader) (next string, err error) {
 			}
 		}
 	}
-	_, err = d.Token() // }, or the answer is not complete
+	_, err = d.Token() // reads the closing brace, or returns the error of an incomplete answer
 	return next, err
 }
 
 func (r *reading) items(d *json.Decoder) error {
-	if start, err := d.Token(); err != nil || start == nil { // [ or null
+	if start, err := d.Token(); err != nil || start == nil { // reads the opening bracket, or null
 		return err
 	}
 	for d.More() {
@@ -188,12 +190,12 @@ func (r *reading) items(d *json.Decoder) error {
 			r.crowded = namespace
 			return nil
 		}
-		item.Kind = kind // items of a list may have none
+		item.Kind = kind // items of a list may lack the kind
 		if revocation, ours := item.revocation(); ours {
 			r.all = append(r.all, revocation)
 		}
 	}
-	_, err := d.Token() // ]
+	_, err := d.Token() // reads the closing bracket
 	return err
 }
 
@@ -238,7 +240,8 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("API server answers %d: %.300s", e.code, e.message)
 }
 
-// isStatus reports whether an error is an answer of the API server, so that another request may succeed at once.
+// isStatus reports whether an error is an answer of the API server. After such an error, another request may succeed at
+// once.
 func isStatus(err error) bool { return errors.As(err, new(*statusError)) }
 
 // Is reports whether the answer denies access. 404 for a list means that the kind does not exist.
@@ -256,7 +259,8 @@ func (c *Cluster) do(ctx context.Context, method, path string, query url.Values,
 	return errors.Join(err, answer.Body.Close())
 }
 
-// send sends a request with an optional JSON body, and returns an answer that is no error. The caller closes its body.
+// send sends a request with an optional JSON body, and returns an answer with a success status. The caller closes its
+// body.
 func (c *Cluster) send(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
 	token, err := os.ReadFile(c.tokenFile)
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// Bounds of the revocations that this service keeps in a namespace. The operator puts as many into a config.
+// Bounds of the revocations that this service keeps in a namespace. The operator puts the same number into a config.
 const (
 	maxNamespace = 1_000
-	// maxCaller is the maximum number of revocations of one caller, so that a caller that revokes without end does not
-	// exclude others.
+	// maxCaller is the maximum number of revocations of one caller, so that one caller cannot use up the revocations of
+	// all callers.
 	maxCaller = maxNamespace / 2
 )
 
-// refreshInterval is how often a Registry reads its store: to see what other replicas have written, and to delete what
-// has expired.
+// refreshInterval is how often a Registry reads its store, to find revocations of other replicas and to delete expired
+// ones.
 const refreshInterval = 30 * time.Second
 
 // ErrFull is the error of Registry.Put if a namespace, or the caller, has as many revocations as it may have.
@@ -41,8 +41,8 @@ func (e *FullError) Is(target error) bool { return target == ErrFull }
 // Registry writes revocations to a Store. It remembers them, because the configs with them arrive later: a credential
 // that is made in between must already have its time of issue.
 //
-// No lock is held while the store works, so that a caller does not wait for the writes of another. The bounds count
-// what the Registry remembers; what other replicas have written counts after the next read of the store.
+// No lock is held while the store works, so that a caller does not wait for the writes of another. The bounds apply to
+// the remembered revocations. Revocations of other replicas count after the next read of the store.
 type Registry struct {
 	store Store
 	now   func() time.Time
@@ -50,7 +50,7 @@ type Registry struct {
 
 	mu    sync.RWMutex
 	known map[place]entry
-	// ofUser are the places of the revocations of each user, because each credential needs a lookup.
+	// ofUser are the indexes of the revocations of each user, because each credential needs a lookup.
 	ofUser map[string][]place
 	// held are the numbers of revocations by namespace and caller, and by namespace and anyCaller.
 	held map[holder]int
@@ -154,7 +154,7 @@ func (g *Registry) read(ctx context.Context) ([]Revocation, error) {
 	return stored, nil
 }
 
-// remember adds a revocation, in place of the one at its place. The caller holds mu.
+// remember adds a revocation. It replaces the revocation with the same namespace and ID. The caller holds mu.
 func (g *Registry) remember(e entry) {
 	at := placeOf(e.Revocation)
 	g.forget(at)
@@ -202,7 +202,8 @@ func (g *Registry) Put(ctx context.Context, list []Revocation) error {
 	return err
 }
 
-// each calls do with revocations until the store does not answer. It continues after an error of one of them.
+// each calls do with each revocation. It continues after an error of one of them, but ends if the store does not
+// answer.
 func each(list []Revocation, do func(Revocation) error) error {
 	var errs []error
 	for _, r := range list {

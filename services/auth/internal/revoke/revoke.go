@@ -4,7 +4,7 @@
 // # Files
 //
 //	revoke.go    revocations and their manifests
-//	registry.go  those that this service has written, for credentials that are made before the configs arrive
+//	registry.go  revocations that this service has written, for credentials that are made before the configs arrive
 //	folder.go    a store in a folder
 //	cluster.go   a store in an API server
 package revoke

@@ -153,7 +153,7 @@ func newCluster(t *testing.T) (*Cluster, *server) {
 	return c, api
 }
 
-// Both stores keep revocations as they are, replace a revocation with the same name, and accept the deletion of a
+// Both stores return revocations unchanged, replace a revocation with the same name, and accept the deletion of a
 // missing revocation.
 func TestStores(t *testing.T) {
 	cluster, _ := newCluster(t)
@@ -376,7 +376,7 @@ func TestTruncatedList(t *testing.T) {
 	}
 }
 
-// The answers of the API server become errors that tell a missing right from other failures.
+// The answers of the API server become errors that distinguish a missing right from other failures.
 func TestClusterErrors(t *testing.T) {
 	c, api := newCluster(t)
 	for code, forbidden := range map[int]bool{401: true, 403: true, 404: false, 409: false, 500: false, 302: false} {
@@ -533,7 +533,7 @@ func TestWriteDuringRead(t *testing.T) {
 	}
 }
 
-// Bounds count what is written, replaced, removed and read, in any order.
+// Bounds count revocations that are written, replaced, removed and read, in any order.
 func TestNumberOfRevocationsIsBounded(t *testing.T) {
 	folder, err := OpenFolder(t.TempDir())
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// maxRequests is the number of requests to operators in progress, because an answer may take 2 MiB and as much again
-	// while it is read.
+	// maxRequests is the number of requests to operators in progress, because an answer may take 2 MiB, and another 2
+	// MiB while it is read.
 	maxRequests = 4
 	// maxPerCaller is the number of such requests for one caller, whose Gateways may have pods that do not answer.
 	maxPerCaller = 2

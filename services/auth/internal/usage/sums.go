@@ -63,7 +63,7 @@ func (s *sums) pod(g Gateway, of inspection.Usage) {
 		case s.query.By == inspection.UsageByRoute:
 			name = e.Route
 		case s.query.User != "":
-			name = s.query.User // the pod may have shown its hash
+			name = s.query.User // the pod may have returned the hash of the name
 		}
 		s.entry(name).Add(e.UsageFigures)
 	}

@@ -27,7 +27,7 @@ const (
 	busyPause = time.Second
 )
 
-// By says what the entries of an answer are: a value of inspection.UsageBy, or Gateways.
+// By selects the entries of an answer: a value of inspection.UsageBy, or Gateways.
 type By = inspection.UsageBy
 
 // Gateways selects one entry for each Gateway.

@@ -76,7 +76,7 @@ func twice(f inspection.UsageFigures) inspection.UsageFigures {
 	return f
 }
 
-// The figures of all pods are added up. Pods without an answer are counted, and so are pods with an invalid answer.
+// The figures of all pods are added up. Pods without an answer or with an invalid answer are counted.
 func TestSums(t *testing.T) {
 	first := answering(
 		pod(t, "a", 90, false, map[string]uint64{"ann": 5, "bob": 7}),
@@ -172,8 +172,8 @@ func TestOperatorsWithoutAnswer(t *testing.T) {
 	}
 }
 
-// A caller whose operators do not answer leaves room for others, and no request lasts longer than Timeout. An operator
-// that has too many requests is asked again.
+// A caller whose operators do not answer does not use up the requests of other callers, and no request lasts longer
+// than Timeout. An operator that has too many requests is asked again.
 func TestRequestsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

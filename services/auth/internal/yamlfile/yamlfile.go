@@ -51,9 +51,9 @@ func ReadFile(path string, most int64) ([]byte, error) {
 	return raw, err
 }
 
-// Changes decides which content of a file that is read repeatedly is to be used. A program that writes the file in place
-// leaves a part of it for a while, and a part of a policy may permit more than the whole. A new content is used when two
-// consecutive reads have returned it.
+// Changes decides which content of a file that is read repeatedly is to be used. While a program writes the file in
+// place, a read may return only a part of the file, and a part of a policy may permit more than the complete policy. A
+// new content is used when two consecutive reads have returned it.
 type Changes struct{ used, seen []byte }
 
 // New reports whether raw, which was just read, is to be used: it was read twice, and it is not the content in use.
@@ -63,7 +63,7 @@ func (c *Changes) New(raw []byte) bool {
 	return twice && (c.used == nil || !bytes.Equal(raw, c.used))
 }
 
-// Use makes raw the content in use.
+// Use records that raw is now the content in use.
 func (c *Changes) Use(raw []byte) { c.used, c.seen = raw, raw }
 
 // Lose records that the file could not be read. The next content is then used even if it has not changed.

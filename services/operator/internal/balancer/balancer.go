@@ -1,11 +1,11 @@
-// Package balancer describes what the load balancers of providers do for a Service of type LoadBalancer. It is a table of
-// values, from which condition LoadBalancerLimited of a Gateway and docs/providers.md follow.
+// Package balancer describes what the load balancers of providers do for a Service of type LoadBalancer. It is a table
+// of values. Condition LoadBalancerLimited of a Gateway and docs/providers.md are made from it.
 //
 // A fact that no public documentation states is Unknown. An Unknown fact limits nothing.
 //
 // # Files
 //
-//	balancer.go  a Service, and what limits it
+//	balancer.go  a Service, and the features that load balancers lack
 //	feature.go   what a Service may need
 //	provider.go  a row of the table, and which row applies
 //	table.go     the rows
@@ -115,9 +115,9 @@ func anyIn(settings []Setting, s Service) bool {
 
 // Caution is a problem of a setting, or of a combination of settings.
 type Caution struct {
-	// If are the settings that have the problem: one of them suffices.
+	// If are settings. A Service with at least one of them has the problem.
 	If []Setting
-	// Unless are the settings that prevent it: one of them suffices.
+	// Unless are settings. One of them prevents the problem.
 	Unless []Setting
 	// UDP limits the problem to Services with UDP ports. TCP limits the problem to Services with TCP ports.
 	UDP, TCP        bool

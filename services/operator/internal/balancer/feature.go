@@ -16,7 +16,7 @@ const (
 	No      Support = "no"
 	// With means that one of the settings in Ability.With is necessary.
 	With Support = "with settings"
-	// Depends means that it depends on the installation, which the operator does not see.
+	// Depends means that the feature depends on settings of the installation that the operator cannot read.
 	Depends Support = "depends"
 )
 
@@ -24,11 +24,11 @@ const (
 type Ability struct {
 	Support Support
 	With    []Setting
-	// Note explains it in docs/providers.md, in sentences.
+	// Note explains the ability in docs/providers.md, in full sentences.
 	Note string
 }
 
-// suffices reports whether a Service has the feature, as far as it is known.
+// suffices reports whether a Service has the feature. It returns true if that is unknown.
 func (a Ability) suffices(s Service) bool {
 	switch a.Support {
 	case No:

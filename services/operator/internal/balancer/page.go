@@ -52,7 +52,7 @@ func Page() string {
 	for i := range Providers {
 		p := &Providers[i]
 		if p.Address.Support == No {
-			continue // the other features do not matter
+			continue // without an address, no other feature matters
 		}
 		fmt.Fprintf(&b, "| %s |", p.Name)
 		for _, f := range columns() {
@@ -66,8 +66,8 @@ func Page() string {
 	return b.String()
 }
 
-// columns returns the features that have a column of their own. The address has none, because all providers but one
-// have it. No feature has two columns.
+// columns returns the features that have a column of their own. It leaves out the address, because all providers but
+// one have it. No feature has two columns.
 func columns() (all []Feature) {
 	for _, f := range Features {
 		if f.Name != "address" && f.Name != "health check port beside UDP" {

@@ -38,7 +38,7 @@ type Annotation struct{ Name, Effect string }
 // Source is a page of public documentation.
 type Source struct{ Title, URL string }
 
-// How says how a provider was found.
+// How is the way in which a provider was found.
 type How int
 
 // The values of How, in order of precedence.

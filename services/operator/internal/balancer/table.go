@@ -30,7 +30,7 @@ var (
 
 const ciliumL2 = "io.cilium/l2-announcer"
 
-// awsController are the settings with which the AWS Load Balancer Controller serves a Service, and not the cloud
+// awsController are the settings with which the AWS Load Balancer Controller serves a Service in place of the cloud
 // controller.
 var awsController = []Setting{{Annotation: awsType, Values: []string{"external", "nlb-ip"}}, {Classes: awsClasses}}
 

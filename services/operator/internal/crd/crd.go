@@ -227,7 +227,7 @@ var wrongTypeMessage = regexp.MustCompile(`^(?:.*? in body )?must be of type ([a
 // path in Field.
 var pathMessage = regexp.MustCompile(`^"([^"]*)" (must validate .*)$|^Checked value (must be .*) in (\S+)$`)
 
-// redact removes the value of the field from an error, also if its message repeats the value.
+// redact removes the value of the field from an error, including copies of the value in its message.
 func redact(e *field.Error) {
 	if m := pathMessage.FindStringSubmatch(e.Detail); m != nil {
 		e.Field, e.Detail = m[1]+m[4], m[2]+m[3]

@@ -71,8 +71,8 @@ type Problem struct {
 	Message   string   `json:"message"`
 	// Remedy is the end of Message; empty if Message has none.
 	Remedy string `json:"-"`
-	// Unquoted is the place of a scalar that must be in quotes. It is nil for any other problem, and if quotes there
-	// would change other values too.
+	// Unquoted is the place of a scalar that must be in quotes. It is nil for any other problem. It is also nil if
+	// quotes would change other values too.
 	Unquoted *Span `json:"-"`
 }
 

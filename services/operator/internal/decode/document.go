@@ -287,7 +287,7 @@ func (v *value) put(key string, item *value) {
 	(&builder{}).adopt(v, key, item)
 }
 
-// anyOrder is larger than the order of any value. As argument of appendJSON, it selects all values.
+// anyOrder is larger than the order of any value, so that appendJSON writes all values.
 const anyOrder = maxValues + 1
 
 // decodeTyped applies the schema of the CRD, if the kind has one, and decodes the document into its Go type. Each value

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Without the limits the first of these files would be decoded for ever.
+// Without the limits, decoding the first of these files would not end in practice.
 func TestDecodeBoundsTheCostOfAFile(t *testing.T) {
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
 	for c := 'b'; c < 'n'; c++ {

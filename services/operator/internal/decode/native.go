@@ -18,8 +18,8 @@ import (
 
 // Objects from files need the defaults and rules that an API server would apply. CRDs contain the defaults and rules of
 // most kinds. This file has the rest: the rules of metadata, and the defaults and rules of core kinds such as Service.
-// The API server's code for core kinds is in k8s.io/kubernetes, which cannot be imported as a library. Only what the
-// translation needs is repeated here.
+// The API server's code for core kinds is in k8s.io/kubernetes, which cannot be imported as a library. This file
+// repeats only the rules that the translation needs.
 
 // setDefaults sets the defaults of an object of a core kind.
 func setDefaults(o resource.Object) {

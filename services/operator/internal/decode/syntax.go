@@ -34,8 +34,8 @@ func syntaxLine(text []byte, err error) int {
 	return min(max(line, good+1), len(lines))
 }
 
-// parsablePrefix returns a number of lines, at least from, such that these lines can be parsed, but not together with
-// the next line.
+// parsablePrefix returns the number of lines of a prefix that can be parsed, but not together with the next line. The
+// number is at least from.
 func parsablePrefix(lines [][]byte, from int) int {
 	good, bad := from, len(lines)
 	for bad-good > 1 {

@@ -16,8 +16,8 @@ import (
 )
 
 // The loop acts on the decision of the translation alone: for every cause it publishes, keeps or withdraws the config,
-// the objects, the status and the host ports, as the decision says. Package kube has the same table for a cluster. A
-// restart of the operator, with or without dataplanes, makes no difference.
+// the objects, the status and the host ports, as the decision requires. Package kube has the same table for a cluster.
+// A restart of the operator, with or without dataplanes, does not change the result.
 func TestTheLoopActsOnTheDecision(t *testing.T) {
 	type effects struct {
 		published bool

@@ -33,7 +33,7 @@ const memoryOfAuth = 24 * time.Hour
 // hostState contains the results of the last round that faults needs. It is never changed.
 type hostState struct {
 	ports     map[string]assignment
-	addresses map[string]string // addresses that this host had, each with a Gateway that has it
+	addresses map[string]string // addresses that this host had, each with a Gateway that uses it
 	processes map[types.NamespacedName]host.Process
 }
 
@@ -244,7 +244,7 @@ type authServices struct {
 
 // authService is an auth service.
 type authService struct {
-	// Lost is when it has disconnected; zero while it is connected.
+	// Lost is the time at which it disconnected; zero while it is connected.
 	Lost time.Time `json:"lost,omitzero"`
 }
 

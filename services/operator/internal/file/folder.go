@@ -85,7 +85,7 @@ func (c contents) add(base, path string) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if _, linkErr := os.Lstat(path); linkErr == nil { // a symbolic link without its file
+		if _, linkErr := os.Lstat(path); linkErr == nil { // a symbolic link to a file that does not exist
 			c.unreadable[name] = &fs.PathError{Op: "read", Path: path, Err: errNoTarget}
 		}
 		return

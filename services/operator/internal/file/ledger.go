@@ -58,8 +58,8 @@ func (id identity) String() string {
 //     the file.
 //   - An object that no file contains is removed after confirmAbsence.
 //   - Of several files with one object, such as a file and its backup copy, the file whose object is in use stays in
-//     use, also if it becomes invalid. The other files are problems. If the files appear together, the first by name is
-//     used.
+//     use, also if it becomes invalid. The other files are problems. If the files appear at the same time, the first by
+//     name is used.
 //
 // The ledger does no I/O and reads no clock.
 type ledger struct {
@@ -77,7 +77,7 @@ type fileState struct {
 	objects []decode.Located
 	// invalid is set if a document of the file was invalid at the last read.
 	invalid bool
-	// absent are the objects in use that the file does not contain, with the time since when they are absent.
+	// absent are the objects in use that the file does not contain, with the time at which they were first absent.
 	absent map[identity]time.Time
 	// expected are the objects that were in use before a restart of the operator and that have not been read from this
 	// file since. They count as removed only when the file was read without an error, or does not exist.

@@ -138,8 +138,8 @@ func TestLedgerNamesBothPlacesOfADouble(t *testing.T) {
 	}
 }
 
-// A copy of a file, with whatever name, changes nothing while the file has the object, while the file is invalid, and
-// after a restart. The copy is used when the file no longer has the object.
+// A copy of a file, with any name, changes nothing while the file has the object, while the file is invalid, and after
+// a restart. The copy is used when the file no longer has the object.
 func TestLedgerPrefersTheFileInUseToItsCopies(t *testing.T) {
 	for _, name := range []string{"a-old.yaml", "b.yaml.bak.yaml", "z.yaml"} {
 		for _, restart := range []bool{false, true} {

@@ -173,11 +173,11 @@ func (l *loop) work() time.Time {
 			l.Log.Error("round failed and is tried again", "error", err)
 		}
 		l.failed.Store(now)
-		l.refresh() // the report, if there is one already, says that the round failed
+		l.refresh() // writes the failure of the round into the report
 		return time.Now().Add(retryDelay)
 	}
 	if l.failed.Swap(nil) != nil {
-		l.refresh() // the report of this round mentions the failure of the previous report
+		l.refresh() // removes the earlier failure from the report
 	}
 	l.done.Store(true)
 	if l.summary.next.IsZero() {
@@ -230,7 +230,7 @@ func (l *loop) round() error {
 	l.last = t
 	if l.serves() {
 		l.summary.findClassless(t)
-	} else if len(t.failed) == 0 { // package lint translates the same objects
+	} else if len(t.failed) == 0 { // a panic would also occur in package lint, which translates the same objects
 		l.summary.check(c, t)
 	}
 	// If an output file cannot be written, dataplanes must get their configs nevertheless, so the round continues.

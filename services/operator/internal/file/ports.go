@@ -70,7 +70,7 @@ func (c claim) matches(key string) bool {
 
 const (
 	// useMetrics and useHealth are the values of claim.user for the metrics and health check endpoints of a dataplane
-	// process. No listener can have such a name.
+	// process. They are not valid names of listeners.
 	useMetrics = "(metrics)"
 	useHealth  = "(health)"
 )
@@ -180,8 +180,8 @@ func (d *draft) keep(c claim) {
 	}
 }
 
-// release takes the wanted port of a claim from a claim of the same Gateway that only keeps it. The translation then
-// replaces the held listener, see translate/held.go.
+// release makes the wanted port of a claim available if another claim of the same Gateway only keeps that port. The
+// translation then replaces the held listener, see translate/held.go.
 func (d *draft) release(c claim) {
 	s := socket{c.network, c.wanted}
 	key := d.kept[s]

@@ -17,7 +17,7 @@
 //	report.go summary.go  status.txt and problems.yaml
 //	ports.go              ports of this host for listeners
 //	state.go              state that the next run reads
-//	faults.go             what is wrong with the host
+//	faults.go             problems of the host
 //	inspection.go         state and problems for the inspection API
 package file
 

@@ -275,7 +275,7 @@ func (s *site) pid() (pid string) {
 	return pid
 }
 
-// kill ends a process and waits until it is gone.
+// kill ends a process and waits until it has ended.
 func (s *site) kill(pid string) {
 	s.t.Helper()
 	if err := syscall.Kill(number(pid), syscall.SIGKILL); err != nil {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The status files have the references that lead from a Gateway to its parameters, and nothing else of a spec, which may
-// be secret.
+// The status files have the references that lead from a Gateway to its parameters, and no other part of a spec, which
+// may be secret.
 func TestStatusFilesHaveReferences(t *testing.T) {
 	s := newSite(t)
 	s.write("config.yml", strings.Replace(configYAML, "authRef: {name: turn-auth}", "authType: ephemeral, sharedSecret: hunter2", 1))

@@ -27,7 +27,7 @@ type summary struct {
 	found       map[identity][]condition.Problem // the conditions that report a problem
 	notes       map[types.NamespacedName][]string
 	rendered    []string // files of the output folder
-	keepObjects bool     // the generated objects of some Gateway must stay unchanged
+	keepObjects bool     // the generated objects of a Gateway must stay unchanged
 	// classless are the Gateways whose class does not exist. They have no conditions, because no controller manages
 	// them.
 	classless []decode.Problem

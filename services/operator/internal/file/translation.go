@@ -42,8 +42,7 @@ func (l *loop) contain(t *translation, ref translate.ObjectRef, f func()) bool {
 	return false
 }
 
-// translateGateway translates a Gateway. If the translation panics, the result is the result for a Gateway with a
-// problem.
+// translateGateway translates a Gateway. If the translation panics, the result is that of a Gateway with a problem.
 func (l *loop) translateGateway(t *translation, key types.NamespacedName) translate.Result {
 	ref := gatewayRef(key)
 	opt := t.options
@@ -184,8 +183,8 @@ func (l *loop) ensureProcess(key types.NamespacedName) {
 	}
 }
 
-// lastPublished returns the config that this process has published for a Gateway, or else the config of the previous
-// run, or nil.
+// lastPublished returns the config that this process has published for a Gateway. Without one, it returns the config of
+// the previous run, or nil.
 func (l *loop) lastPublished(key types.NamespacedName) *config.Config {
 	if c := l.current(key); c != nil {
 		return c

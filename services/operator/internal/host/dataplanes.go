@@ -200,7 +200,8 @@ func (d *Dataplanes) Gateways() []types.NamespacedName {
 	return slices.Collect(maps.Keys(d.running))
 }
 
-// settleTime is how long the children of a process that has ended unexpectedly may take to end, and to release its ports.
+// settleTime is how long the children of a process may take to end and to release its ports, after the process has
+// ended unexpectedly.
 const settleTime = 2 * time.Second
 
 // HoldsPorts reports whether the process of a Gateway has bound its ports or is about to bind them. In this case, it

@@ -242,7 +242,7 @@ func (p *process) terminate(handle *os.Process, exit <-chan string) {
 	case <-timer.C:
 	}
 	p.log.Warn("dataplane did not end in time, killing it", "dataplane", p.command.Name, "grace", p.grace)
-	if handle.Signal(syscall.Signal(0)) == nil { // a process group has no handle: the id is valid while the program runs
+	if handle.Signal(syscall.Signal(0)) == nil { // the id of a process group is valid while the program runs
 		_ = syscall.Kill(-handle.Pid, syscall.SIGKILL)
 	}
 	_ = handle.Kill() // a process that was started by hand may not lead a group

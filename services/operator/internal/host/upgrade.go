@@ -13,7 +13,7 @@ const upgradePoll = 2 * time.Second
 // the new program, which continues the sessions.
 type upgrade struct {
 	path string // "" if the dataplane has no supervisor
-	// running is the file that the dataplane executes; seen is the file at path at the last look. nil means unknown.
+	// running is the file that the dataplane executes; seen is the file at path at the last check. nil means unknown.
 	running, seen os.FileInfo
 }
 

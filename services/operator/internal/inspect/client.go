@@ -16,7 +16,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// replicaTimeout is how long another replica may take to begin its answer. A replica begins it before it asks pods.
+// replicaTimeout is how long another replica may take to begin its answer. A replica sends the header before it asks
+// pods.
 const replicaTimeout = 2 * time.Second
 
 // Client sends requests to other replicas.

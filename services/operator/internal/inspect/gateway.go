@@ -65,7 +65,7 @@ func (a *API) serve(e endpoint) func(http.ResponseWriter, *http.Request, call) e
 	}
 }
 
-// serveAuth asks all auth services for their state. None of them is no error.
+// serveAuth asks all auth services for their state. It is not an error if there are none.
 func (a *API) serveAuth(w http.ResponseWriter, r *http.Request, c call) error {
 	q := discovery.Query{Kind: inspection.Auth, Method: http.MethodGet, Target: "/status"}
 	return a.answer(w, r, c, q, func(inspection.List) error { return nil })
@@ -92,10 +92,10 @@ func (a *API) answer(
 	return encodeList(w, list)
 }
 
-// encodeList writes the body of an answer item by item, because an encoder keeps a copy of all that it encodes at once.
+// encodeList writes the body of an answer item by item, because an encoder keeps a copy of the value that it encodes.
 // As with encode, its result is always nil.
 func encodeList(w io.Writer, list inspection.List) error {
-	const begin = `"items":[` // not part of a text, where quotes are escaped
+	const begin = `"items":[` // cannot occur inside a text, because quotes are escaped there
 	items, frame := list.Items, &bytes.Buffer{}
 	list.Items = []inspection.Item{}
 	_ = encode(frame, list)
@@ -267,7 +267,7 @@ func writeHeader(w http.ResponseWriter, status int) {
 // encode writes the body of an answer. Its result is always nil, because it fails only if the client has disconnected.
 func encode(w io.Writer, body any) error {
 	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false) // people read "<redacted>"
+	encoder.SetEscapeHTML(false) // so that "<redacted>" stays readable
 	_ = encoder.Encode(body)
 	return nil
 }

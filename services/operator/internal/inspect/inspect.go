@@ -4,8 +4,8 @@
 //	caller ─▶ limits ─▶ authorization ─┬▶ pods with a stream to this replica
 //	                                   └▶ other replicas, with ?local=true ─▶ their pods
 //
-// A replica that is asked with ?local=true asks no other replica, so requests do not loop. Requests between replicas
-// use the replica's own token, never that of the caller.
+// A replica sends no further requests to other replicas because of a request with ?local=true, so requests do not loop.
+// Requests between replicas use the replica's own token, never that of the caller.
 //
 // # Files
 //
@@ -53,7 +53,8 @@ const (
 	maxPerNamespace = 8
 	// maxPerCaller is the number of such requests of one caller, whose pods may be slow.
 	maxPerCaller = 4
-	// maxUnknown is the number of requests of one source address with an unknown credential, before authorization.
+	// maxUnknown is the number of requests in progress of one source address with an unknown credential, before
+	// authorization.
 	maxUnknown = 4
 	// maxFromReplica is maxPerCaller for other replicas, and the number of requests with ?local=true.
 	maxFromReplica = 2 * maxRequests
@@ -86,8 +87,8 @@ type Options struct {
 	// Authorize returns the name of the caller for logs. It returns an *Error if the caller may not make the request,
 	// and an error that wraps discovery.ErrUndecided if that cannot be decided now.
 	Authorize func(*http.Request, Attributes) (caller string, err error)
-	// Running returns the running dataplanes of a Gateway by pod, each with the reason that applies if no replica has
-	// an answer of it. An error means that the dataplanes are not known. Nil means that there are none.
+	// Running returns the running dataplanes of a Gateway by pod, each with the reason that is returned if no replica
+	// has an answer of the dataplane. An error means that the dataplanes are not known. Nil means that there are none.
 	Running func(id string) (reasons map[string]string, err error)
 	// Replicas returns the URLs of the other replicas, without a path. Nil means that there are none.
 	Replicas func() []string

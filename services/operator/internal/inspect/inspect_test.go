@@ -252,7 +252,7 @@ func TestOperatorShowsItsState(t *testing.T) {
 }
 
 // The state of all auth services is in one answer, also the state of auth services at other replicas. The request needs
-// the right to list all Gateways. An answer without an auth service is no error.
+// the right to list all Gateways. An answer without an auth service is not an error.
 func TestAuthServicesShowTheirState(t *testing.T) {
 	other := startReplica(t, nil, ok("b", `{"granted":2}`))
 	own := &pods{answers: []discovery.Answer{ok("a", `{"granted":1}`)}}
@@ -288,7 +288,7 @@ func TestAuthServicesShowTheirState(t *testing.T) {
 	}
 }
 
-// A list that is written item by item is the same JSON as one that is written at once, whatever its texts are.
+// A list that is written item by item is the same JSON as a list that is written at once, for any texts in it.
 func TestListsAreWrittenItemByItem(t *testing.T) {
 	item := inspection.Item{Pod: `"items":[`, Kind: inspection.Dataplane, Status: 200, Body: json.RawMessage(`{"a":"<b>"}`)}
 	for _, list := range []inspection.List{

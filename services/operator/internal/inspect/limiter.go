@@ -146,7 +146,7 @@ func (a *API) sourceOf(r *http.Request) source {
 	if slices.ContainsFunc(a.Replicas(), func(replica string) bool { return hostOf(replica) == addr }) {
 		return source{prefix: netip.PrefixFrom(addr, addr.BitLen()), replica: true}
 	}
-	if addr.IsLoopback() { // SourcePrefix returns the network of ::1, which does not look like loopback
+	if addr.IsLoopback() { // SourcePrefix returns a network for ::1, and IsLoopback is false for that network
 		return source{prefix: netip.PrefixFrom(addr, addr.BitLen())}
 	}
 	return source{prefix: ratelimit.SourcePrefix(addr)}

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Refusal is a reason for which the API refuses requests. The answer, the metric, the log line and docs/reference/operator-refusals.md are
-// made from it. The answer has more details.
+// Refusal is a reason for which the API refuses requests. The answer, the metric, the log line and
+// docs/reference/operator-refusals.md are made from it. The answer contains further details.
 type Refusal struct {
 	// Code is the status code of the answer.
 	Code int

@@ -75,7 +75,7 @@ func TestReplicasAskEachOtherOnce(t *testing.T) {
 	}
 }
 
-// A replica that is dead, silent or sends garbage is not waited for, and is named.
+// A replica that is unreachable, silent or sends invalid data does not delay the answer, and is named in it.
 func TestBrokenReplicasAreNamed(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.2:0")
 	if err != nil {

@@ -134,7 +134,7 @@ func withoutTypeMeta(fields map[string]any) map[string]any {
 // because they are defaults or belong to other field managers.
 func covers(live, wanted any) bool {
 	switch wanted := wanted.(type) {
-	case nil: // a field without a value
+	case nil: // an empty wanted field matches a missing live field
 		return true
 	case map[string]any:
 		live, ok := live.(map[string]any)

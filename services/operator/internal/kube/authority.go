@@ -87,7 +87,7 @@ func (a *authority) step(ctx context.Context) error {
 	if invalid == nil && parsed.Usable(now) {
 		a.stored = parsed
 	}
-	best := parsed // the readable part of an invalid Secret
+	best := parsed // the part that could be read, if the Secret is invalid
 	var errs []error
 	if a.stored.Usable(now) {
 		best = a.stored

@@ -52,7 +52,7 @@ type authorizer struct {
 // newAuthorizer returns an authorizer for the clients of config discovery.
 func newAuthorizer(s Settings, pods *podIndex) (*authorizer, error) {
 	c := rest.CopyConfig(s.Config)
-	c.QPS = -1 // maxConcurrentReviews limits the requests instead
+	c.QPS = -1 // maxConcurrentReviews limits the requests in place of QPS
 	clients, err := kubernetes.NewForConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("reach API server: %w", err)

@@ -466,7 +466,7 @@ func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 	})
 }
 
-// A client without a token has the grant of the one running pod with its address.
+// A client without a token has the grant of the only running pod with its address.
 func TestAuthorizer_PodAddress(t *testing.T) {
 	pod := func(name, address string, change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{

@@ -18,7 +18,7 @@ type ledgerFixture struct {
 	*testing.T
 	ledger       *budgetLedger
 	perNamespace int
-	// wants are the endpoints by namespace of the routes.
+	// wants are the numbers of endpoints by namespace of the routes.
 	wants map[types.NamespacedName]map[string]int
 	queue []types.NamespacedName
 }
@@ -134,8 +134,8 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// While memory suffices, routes of one namespace change nothing for another namespace, whatever number of endpoints
-// they want, and whatever Gateways they attach to.
+// While memory suffices, routes of one namespace do not affect another namespace, for any number of endpoints and any
+// Gateways to which they attach.
 func TestLedgerChargesTheNamespaceOfTheRoute(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 1))

@@ -28,7 +28,7 @@ type deletionCosts struct {
 	client  client.Client // reads pods by name, without a cache
 	log     *slog.Logger
 	// written are the costs in the annotations of the pods, as this process has last written them. It also has entries
-	// for reports that the method write ignores because of their pod.
+	// for reports that the method write ignores, because their pod does not belong to the Gateway.
 	written map[discovery.ReportKey]int
 }
 

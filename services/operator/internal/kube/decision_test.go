@@ -18,7 +18,7 @@ import (
 )
 
 // The loop acts on the decision of the translation alone: for every cause it publishes, keeps or withdraws the config,
-// and desires the objects and the status, as the decision says. Package file has the same table for its folder.
+// and sets the desired objects and status, as the decision requires. Package file has the same table for its folder.
 func TestTheLoopActsOnTheDecision(t *testing.T) {
 	// effects are the effects of a decision: on a Gateway with a published config, and on a Gateway that an earlier
 	// operator process has served.

@@ -50,7 +50,7 @@ type peerGroup struct {
 	pods map[string]listedPeer
 	// published is the last published list; its Generation is 0 if there is none.
 	published discovery.Peers
-	// pending means that the list may change without a change of the reports, just because time passes.
+	// pending means that the list may change after some time without a change of the reports.
 	pending bool
 }
 
@@ -126,7 +126,7 @@ func (f *forwarding) reported(gateway types.NamespacedName, now time.Time) {
 	}
 }
 
-// tick updates the lists that change just because time passes. It is called every second.
+// tick updates the lists that depend on time. It is called every second.
 func (f *forwarding) tick(now time.Time) {
 	if f == nil {
 		return
@@ -166,7 +166,7 @@ func (f *forwarding) update(gateway types.NamespacedName, g *peerGroup, now time
 	case len(g.keys) == 0, now.Before(f.complete) && !f.allReported(gateway, latest):
 		g.pending = true
 		return
-	case len(g.pods) == 0 && g.published.Generation == 0: // no pod forwards
+	case len(g.pods) == 0 && g.published.Generation == 0: // no pod has forwarded yet
 		return
 	}
 	next := discovery.Peers{Keys: g.keys, Pods: g.list()}
@@ -180,8 +180,8 @@ func (f *forwarding) update(gateway types.NamespacedName, g *peerGroup, now time
 	}
 }
 
-// observe updates the pods of a list from the latest reports. It reports whether they may change just because time
-// passes.
+// observe updates the pods of a list from the latest reports. It reports whether they may change after some time
+// without a new report.
 func (f *forwarding) observe(
 	gateway types.NamespacedName, g *peerGroup, latest []discovery.Report, now time.Time,
 ) (pending bool) {

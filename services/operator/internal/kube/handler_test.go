@@ -6,7 +6,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// A status that a controller writes to a workload is not compared with what is wanted; any other change is.
+// A change of only the status of a workload does not cause a comparison with the wanted workload. Any other change
+// does.
 func TestAStatusOfAWorkloadQueuesNothing(t *testing.T) {
 	e := newEdge(t)
 	recorded := &adds{}

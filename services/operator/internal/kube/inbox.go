@@ -20,7 +20,7 @@ import (
 type objectChange struct {
 	object  resource.Object
 	deleted bool
-	// reread means that the object was read outside its watch, which may have delivered a newer version since.
+	// reread means that the object was read by a separate request. The watch may have delivered a newer version since.
 	reread bool
 	// certificate is the parsed certificate of a fetched Secret.
 	certificate *resource.Certificate

@@ -69,7 +69,6 @@ func (i *inspected) problems() []inspection.Problem {
 	return nil
 }
 
-// problems returns the conditions that report a problem.
 func (w *writer) problems() (all []inspection.Problem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,7 +110,7 @@ func authorizeOpen(r *http.Request, replicas []string) (string, error) {
 // inspectors authorizes callers of the inspection API. The replicas of the operator, and accounts that read whole
 // configs, show a token for config discovery and may do everything. Accounts that read the configs of all Gateways,
 // such as that of the auth service, show such a token too and have inspect.UsageRight. Any other caller shows a token
-// for the API server, which reviews the token and the right of its user. The token is used for nothing else.
+// for the API server, which reviews the token and the right of its user. The token has no other use.
 type inspectors struct {
 	readers   *authorizer
 	tokens    *tokenReviews

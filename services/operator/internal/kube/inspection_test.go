@@ -217,7 +217,7 @@ func TestInspectionNeedsATokenAndARight(t *testing.T) {
 	}
 }
 
-// A SubjectAccessReview has the whole identity of the user, and nothing of the operator.
+// A SubjectAccessReview has the complete identity of the user, and no identity of the operator.
 func TestAccessReviewIsAboutTheCaller(t *testing.T) {
 	p := newPeople(t, "", &asked{})
 	_, err := p.authorize(shows(t, "of-ada"),

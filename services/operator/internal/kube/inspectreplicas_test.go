@@ -139,7 +139,7 @@ func TestInspectionCoversAllReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // reports are not followed
+	cancel() // the test needs no reports
 	peers := newPeerReplicas(ctx, settings, reports.New(settings.Log), nil,
 		func(urls []string) { replicas[0].seen.peers.Store(&urls) })
 	peers.update([]*discoveryv1.EndpointSlice{{

@@ -23,12 +23,12 @@ import (
 )
 
 // intake is the ledger of the memory that the objects of each namespace take in this process. An object is counted when
-// it arrives, before anything is built from it. If its namespace has no room for it, its content is not kept: nothing
-// changes for other namespaces, and what was read before stays in force. The reason is logged, and the status of the
-// object shows it, see resource.Unread.
+// it arrives, before anything is built from it. If the object does not fit into the memory of its namespace, its
+// content is not kept: nothing changes for other namespaces, and the version that was read before stays in force. The
+// reason is logged and is in the status of the object, see resource.Unread.
 //
-// An object that has no room is read as soon as there is room: retry returns it when other objects of the namespace
-// shrink or are deleted.
+// An object that does not fit is read as soon as it fits: retry returns it when other objects of the namespace shrink
+// or are deleted.
 type intake struct {
 	// total is the number of bytes for all objects; 0 means unlimited.
 	total int
@@ -80,7 +80,8 @@ const (
 )
 
 // gatewayPrice is the memory in bytes that a Gateway takes in addition to its own size, without listeners: its config,
-// frame and generated objects. gatewayFactor is how often its listeners, labels and annotations are in these.
+// frame and generated objects. gatewayFactor is the number of copies of its listeners, labels and annotations in
+// config, frame and objects.
 const (
 	gatewayPrice  = 64 << 10
 	gatewayFactor = 8
@@ -149,7 +150,8 @@ func (i *intake) admit(o resource.Object) resource.Object {
 	return o
 }
 
-// refusal returns why a namespace must not grow by some bytes because of an object. It returns "" if it may.
+// refusal returns why a namespace must not grow by some bytes because of an object. It returns "" if the namespace may
+// grow.
 func (i *intake) refusal(name string, a *account, growth, price int) string {
 	most, others := i.total/namespaceShare, "other objects of its namespace"
 	if name == "" {
@@ -166,7 +168,7 @@ func (i *intake) refusal(name string, a *account, growth, price int) string {
 		price, others, a.used+growth-price, min(most, a.used+rest))
 }
 
-// add changes the number of bytes of an account, and wakes the reader of unread objects if it shrinks.
+// add changes the number of bytes of an account, and wakes the reader of unread objects if the account shrinks.
 func (i *intake) add(a *account, growth int) {
 	a.used += growth
 	i.used += growth
@@ -264,7 +266,7 @@ func (i *intake) retry() (objects []resource.Object) {
 	return objects
 }
 
-// unreadObjects returns the number of objects that were not read.
+// unreadObjects returns the number of objects whose content was not kept.
 func (i *intake) unreadObjects() (n int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -287,8 +289,8 @@ func accountOf(o resource.Object) string {
 const maxStubStatus = 64 << 10
 
 // withoutContent returns an object with only the metadata that identifies it, its generation, and the reason why it was
-// not read. An object whose status the operator writes keeps its status, and the fields by which it is known that the
-// object belongs to this operator.
+// not read. An object whose status the operator writes keeps its status, and the fields that show whether the object
+// belongs to this operator.
 func withoutContent(o resource.Object, reason string) resource.Object {
 	stub := reflect.New(reflect.TypeOf(o).Elem()).Interface().(resource.Object)
 	stub.GetObjectKind().SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())

@@ -51,8 +51,8 @@ func objectWith(like resource.Object, namespace, name string, labels map[string]
 
 func content(o resource.Object) int { return len(o.GetLabels()) }
 
-// A namespace cannot take more than its share, whatever the kind of its objects. Another namespace still has room for
-// small objects.
+// A namespace cannot take more than its share with objects of any kind. Another namespace still has room for small
+// objects.
 func TestNamespaceTakesAtMostItsShare(t *testing.T) {
 	const total = 8 << 20
 	large, small := labelsOf(400_000), labelsOf(1000)

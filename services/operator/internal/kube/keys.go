@@ -91,7 +91,7 @@ func (k *tokenKeys) verify(ctx context.Context, token, audience string) (tokenCl
 			c, err = parseToken(token, audience, set)
 		}
 	}
-	if errors.Is(err, jwt.ErrTokenInvalidIssuer) { // an API server may accept more issuers than it publishes
+	if errors.Is(err, jwt.ErrTokenInvalidIssuer) { // an API server may accept issuers that it does not publish
 		return tokenClaims{}, fmt.Errorf("%w: %w", errNoKeys, err)
 	}
 	return c, err

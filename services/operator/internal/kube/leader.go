@@ -189,9 +189,9 @@ func (w recordingLock) renew(
 
 // candidate takes the lease of a leader whose process has ended before the lease expires. Two signs are required: the
 // address of the leader refuses connections, and the leader does not renew the lease for deathWait. A suspended process
-// and a failed node refuse no connection. If the leader is alive although something else refuses connections on its
-// behalf, it renews the lease. A renewal at the last moment makes the takeover fail, because both updates require the
-// resource version of the Lease that was read.
+// and a failed node refuse no connection. If the leader runs and another host on the path refuses the connections, the
+// leader renews the lease. A late renewal makes the takeover fail, because both updates require the resource version of
+// the Lease that was read.
 type candidate struct {
 	recordingLock
 	leases coordinationclient.LeaseInterface

@@ -193,8 +193,8 @@ func (l *loop) observe(c objectChange, affected map[translate.ObjectRef]struct{}
 	return l.updateView(c)
 }
 
-// observeUnread handles an object whose content was not kept, see intake. What was read before stays in the view. An
-// object that was never read enters the view only if its status can show the reason.
+// observeUnread handles an object whose content was not kept, see intake. The version that was read before stays in the
+// view. An object that was never read enters the view only if its status can show the reason.
 func (l *loop) observeUnread(c objectChange, affected map[translate.ObjectRef]struct{}) resource.Facts {
 	if s, ok := c.object.(*corev1.Secret); ok {
 		c.object = lastRead(orNil(l.view.Secret(resource.KeyOf(s))), s)
@@ -385,8 +385,8 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	return true
 }
 
-// translated returns the translation of an object, which reads dependencies. It returns false if the translation panics.
-// Config, objects and status then stay as they are until a dependency changes.
+// translated returns the translation of an object, and the facts that it read as dependencies. It returns false if the
+// translation panics. Config, objects and status then stay as they are until a dependency changes.
 func (l *loop) translated(
 	ref translate.ObjectRef, dependencies resource.Facts, opt translate.Options,
 ) (out translate.Outcome, ok bool) {
@@ -468,7 +468,7 @@ func (l *loop) haveSecrets(ref translate.ObjectRef, dependencies resource.Facts)
 	return have
 }
 
-// haveSecret does the same for one Secret.
+// haveSecret is haveSecrets for one Secret.
 func (l *loop) haveSecret(ref translate.ObjectRef, key types.NamespacedName) bool {
 	if l.secrets.ensure(key) {
 		return true

@@ -17,7 +17,7 @@ import (
 // nodeAddresses sends the external IP address of each node to config discovery, which fills it into configs as the
 // relay address. If a node has only an external DNS name, the name is resolved periodically.
 type nodeAddresses struct {
-	// tell is called with the address of a node; "" if it has none.
+	// tell is called with the address of a node, or "" if the node has none.
 	tell   func(node, address string)
 	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	log    *slog.Logger

@@ -159,9 +159,9 @@ func (w *objectWriter) restore(ctx context.Context, gateway types.NamespacedName
 }
 
 // applyWithFallback applies an object. If the API server rejects a Service with spec.externalIPs, or a workload with
-// the capabilities of in-kernel forwarding, the object is applied without them, unless the live object has some:
-// clients may be using the addresses, and pods the capabilities. found then gets the rejection. External IPs that were
-// rejected according to found or before are not tried again until they change.
+// the capabilities of in-kernel forwarding, the object is applied without them, and found gets the rejection. It is not
+// applied without them if the live object has some, because clients may use the addresses, and pods may use the
+// capabilities. External IPs that were rejected according to found or before are not tried again until they change.
 func (w *objectWriter) applyWithFallback(
 	ctx context.Context, o resource.Object, want desired, before rejections, found *rejections,
 ) error {

@@ -155,8 +155,8 @@ func (p *podIndex) inspected(id string) (reasons map[string]string, err error) {
 	return reasons, nil
 }
 
-// silence returns why a pod in phase Running may answer no requests. It returns "" for a pod whose sessions have ended:
-// the pod is deleted, and its container has ended. Any other container that has ended is restarted, and continues its
+// silence returns why a pod in phase Running may answer no requests. It returns "" for a deleted pod whose container
+// has ended, because its sessions have ended too. Any other container that has ended is restarted, and continues its
 // sessions.
 func silence(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {

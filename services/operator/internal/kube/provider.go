@@ -8,8 +8,9 @@
 // Secret arrives through the inbox like any other change, and the writer applies the desired state in goroutines of its
 // own, with retries.
 //
-// A file uses only files of its own or a lower layer. The layers, from the bottom: settings, kinds, inbox and task;
-// files for one part each (apply, trim, rollout, secrets, …); objects, takeover and status; writer; loop; provider.
+// A file uses only files of the same layer or a lower layer. The layers, from the bottom: settings, kinds, inbox and
+// task; files for one part each (apply, trim, rollout, secrets, …); objects, takeover and status; writer; loop;
+// provider.
 //
 // # Files
 //

@@ -15,7 +15,7 @@ const (
 	// second, even if other tenants have filled the Gateway to its budget. A translation takes up to about 100 ms, so
 	// this leaves some margin.
 	maxDelay = 250 * time.Millisecond
-	// unlimitedBelow is a duration: if the translations of an object are shorter, they are not delayed.
+	// unlimitedBelow is the duration below which translations of an object are not delayed.
 	unlimitedBelow = 2 * time.Millisecond
 )
 
@@ -50,8 +50,8 @@ func (l rateLimiter) allows(ref translate.ObjectRef, now time.Time) bool {
 	return true
 }
 
-// record records the duration of a translation that ended at now. The delay depends on the shorter one of the last two
-// durations, because a suspended process makes a single translation appear long.
+// record records the duration of a translation that ended at now. The delay depends on the shorter of the last two
+// durations, because a single long duration may be a suspension of the process.
 func (l rateLimiter) record(ref translate.ObjectRef, took time.Duration, now time.Time) {
 	cost := min(took, l.states[ref].took)
 	if took < unlimitedBelow {

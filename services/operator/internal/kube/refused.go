@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// refusedPeriod is how long a Gateway says that config discovery has refused one of its pods. Dataplanes of the
-// existing system try again every few seconds.
+// refusedPeriod is how long the status of a Gateway shows that config discovery has refused one of its pods. Dataplanes
+// of the existing system try again every few seconds.
 const refusedPeriod = 5 * time.Minute
 
 // refusedDataplanes finds dataplane pods that connect to config discovery without TLS or without a token, which

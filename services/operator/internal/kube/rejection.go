@@ -15,8 +15,9 @@ import (
 
 // rejections are the objects of a Gateway that were not written because the API server rejected them. serving is the
 // first rejected object that is not of a KEDA kind, scaling the first rejected KEDA object, and externalIPs a Service
-// that was applied without its externalIPs. formerWorkload is not rejected, but must not be replaced without a
-// permission, see waitingWorkload. scaledBy is the field manager that has scaled the Deployment, see withReplicas.
+// that was applied without its externalIPs. formerWorkload is a workload that is not rejected, but must not be replaced
+// without a permission, see waitingWorkload. scaledBy is the field manager that has scaled the Deployment, see
+// withReplicas.
 type rejections struct {
 	serving, scaling, externalIPs, offload rejection
 	formerWorkload, scaledBy               string

@@ -127,7 +127,7 @@ func (f *rollouts) run(ctx context.Context, t *task) {
 	}
 }
 
-// unsettled returns the Gateways whose rollout state may change without a new report, just because time passes.
+// unsettled returns the Gateways whose rollout state may change after some time without a new report.
 func (f *rollouts) unsettled() (gateways []types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

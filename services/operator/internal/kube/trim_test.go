@@ -22,7 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Objects that no Gateway owns take no more memory in a cache than their identity, whatever their size.
+// Objects that no Gateway owns take only the memory of their identity in a cache, for any size.
 func TestForeignObjectsTakeNoMemory(t *testing.T) {
 	s, err := newScheme()
 	if err != nil {

@@ -21,9 +21,9 @@ import (
 //  3. Changed endpoints in the standby Secret, some minutes later.
 //
 // Namespaces take turns, so that a thousand new Gateways in one namespace delay a write in another namespace by only a
-// few writes. In the turns of a namespace, the first step of all its Gateways comes first. A namespace whose writes
-// take long, for example statuses of objects of a megabyte, has only some of the writes in progress: the others are
-// left to namespaces with fewer of them.
+// few writes. Within a namespace, the first step of all Gateways is done before other writes. If the writes of a
+// namespace take long, for example statuses of objects of a megabyte, the namespace gets only some of the workers. The
+// other workers write for namespaces with fewer writes in progress.
 
 // settleTime is the delay between creating the Services and workloads of a Gateway and writing its other objects.
 // During this delay, the watch delivers the created Service, and the Gateway is translated again.
@@ -53,12 +53,12 @@ type writeQueue struct {
 	held bool
 }
 
-// holds reports whether an object is not written because the writer is held.
+// holds reports whether the writer must not write an object, because it is held.
 func (q *writeQueue) holds(ref translate.ObjectRef) bool {
 	return q.held && ref.Kind != translate.KindClass
 }
 
-// progress is how far the writer has got with a Gateway since this process became the leader, in the steps above.
+// progress is the state of the steps above for one Gateway since this process became the leader.
 type progress struct {
 	// created is the UID of the Gateway whose missing Services and workloads were created.
 	created types.UID

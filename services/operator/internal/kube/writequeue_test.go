@@ -202,8 +202,8 @@ func TestSlowWritesOfANamespaceDelayNoOther(t *testing.T) {
 	})
 }
 
-// The first retry of writes that take long comes soon: others may have occupied the API server. Later retries leave the
-// API server most of the time.
+// The first retry of slow writes is made soon, because other clients may have occupied the API server. Later retries
+// leave the API server most of the time.
 func TestRetriesOfSlowWritesPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEdge(t)
@@ -290,8 +290,8 @@ func TestFirstStepsAreQueuedFirst(t *testing.T) {
 	}
 }
 
-// Changed endpoints are written to the standby Secret once, some minutes later, also by a new leader and whatever else
-// is queued; all other changes are written at once.
+// Changed endpoints are written to the standby Secret once, some minutes later, also by a new leader and with other
+// writes in the queue; all other changes are written at once.
 func TestEndpointsInStandbySecretsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEdge(t)

@@ -68,7 +68,7 @@ func (w *writer) set(ref translate.ObjectRef, want desired) {
 		w.rejections.set(ref, rejections{})
 		delete(w.queue.progress, ref)
 	}
-	if want.ours && !want.complete && before.uid == want.uid { // no new config, so the previous objects stay desired
+	if want.ours && !want.complete && before.uid == want.uid { // without a new config, the previous objects are kept
 		want.objects, want.complete, want.standby = before.objects, before.complete, cmp.Or(want.standby, before.standby)
 		want.keepReplicas, want.takeOver, want.frozen = before.keepReplicas, before.takeOver, before.complete
 	}
@@ -189,7 +189,7 @@ func (w *writer) lead(ctx context.Context) {
 	group.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for ref := range w.rejections.of { // this process will not notice when a rejection ends
+	for ref := range w.rejections.of { // without the lease, this process does not detect that a rejection has ended
 		w.rejections.set(ref, rejections{})
 	}
 }
@@ -211,7 +211,7 @@ func (w *writer) work(ctx context.Context, queue *fairWrites, t *task) {
 				queue.AddAfter(ref, wait)
 			}
 		default:
-			if !apierrors.IsConflict(err) { // after a conflict the cache was outdated, which is no failure
+			if !apierrors.IsConflict(err) { // a conflict means that the cache was outdated, and is not a failure
 				w.log.Warn("write failed, will retry", "object", ref.String(), "error", err)
 				w.meters.failures.Inc()
 			}

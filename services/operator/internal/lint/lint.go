@@ -1,8 +1,9 @@
-// Package lint finds what would not be in force if a set of objects were applied: what a document lacks, what the
-// translation refuses, and input without effect. A finding is a [decode.Problem] with file, line and field.
+// Package lint finds the parts of a set of objects that would not be in force after they are applied: missing fields
+// and objects, objects that the translation refuses, and input without effect. A finding is a [decode.Problem] with
+// file, line and field.
 //
 // Objects that manifests rarely contain are supplied: the GatewayClass, GatewayConfig and Dataplane that the chart
-// installs, and the Secrets of credentials. Findings say so.
+// installs, and the Secrets of credentials. A finding names the objects that were supplied.
 //
 // # Files
 //
@@ -27,7 +28,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// Input is what Check reads.
+// Input contains the objects and texts that Check reads.
 type Input struct {
 	// Files are the texts of the objects by name. Check reads the lines of fields from them.
 	Files map[string][]byte
@@ -83,7 +84,7 @@ func (c *checker) contain(o resource.Object, check func()) (ok bool) {
 	}
 	id := identityOf(o)
 	at, located := c.located[id]
-	if !located { // an object of the chart, which an object in the files uses
+	if !located { // an object of the chart that an object in the files refers to
 		at = c.Objects[0]
 	}
 	c.addAt(at, decode.Error, "", finding.Errorf("report this to the developers",

@@ -68,8 +68,8 @@ spec:
     - {name: udp, port: 3478, protocol: TURN-UDP}
 `
 
-// Input that belongs to other teams or controllers is not an error. Input that is evidently meant for STUNner is an
-// error.
+// Input that belongs to other teams or controllers is not an error. Such input is an error if it evidently belongs to
+// STUNner.
 func TestCheck(t *testing.T) {
 	const supplied = "Info 5 spec.gatewayClassName: GatewayClass stunner is not in the files, so the default of an installation is taken: add it if yours differs\n"
 	const bare = "Info 6 spec.listeners: no route in the files attaches to the Gateway, so that its clients reach no peer: create a UDPRoute\n"

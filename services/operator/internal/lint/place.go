@@ -106,7 +106,7 @@ func (c *checker) identityOf(object string) identity {
 	return id
 }
 
-// secretField returns the path of a key of a Secret, as the file has it.
+// secretField returns the path of a key of a Secret as it is written in the file.
 func (c *checker) secretField(id identity, key string) string {
 	if field := "stringData." + key; c.has(id, field) || c.has(id, "stringData") {
 		return field

@@ -199,7 +199,7 @@ var standardKinds = []string{
 	"BackendTLSPolicy", "GRPCRoute", "HTTPRoute", "ListenerSet", "TCPRoute", "TLSRoute",
 }
 
-// ownKinds are the API groups of kinds whose names other groups have too.
+// ownKinds are the API groups of kinds whose names also exist in other groups.
 var ownKinds = map[string]string{
 	"GatewayClass": gwapiv1.GroupName, "Gateway": gwapiv1.GroupName, "ReferenceGrant": gwapiv1.GroupName,
 	"GatewayConfig": stunnerv1.GroupName, "Dataplane": stunnerv1.GroupName, "StaticService": stunnerv1.GroupName,

@@ -26,7 +26,7 @@ func (c *checker) status(s translate.ObjectStatus) {
 		}
 	}
 	for _, problem := range s.Problems {
-		// Programmed depends on Services and pods. What the files decide is in the other conditions.
+		// Programmed depends on Services and pods. The other conditions contain the problems of the files.
 		if problem.Type != condition.Programmed || problem.Reason == condition.ReasonAddressNotUsable {
 			for _, f := range problem.Findings {
 				c.condition(c.placeOf(id, problem), problem, f)
@@ -43,9 +43,9 @@ var severities = map[finding.Severity]decode.Severity{
 func (c *checker) condition(p place, cond condition.Problem, f finding.Finding) {
 	switch {
 	case cond.Reason == condition.ReasonListenersNotValid && p.part == "":
-		return // each of the listeners has a finding
+		return // the listeners have their own findings
 	case strings.HasPrefix(f.DependsOn, resource.KindGateway+" "):
-		return // route finds it, for routes of all API groups
+		return // function route adds this finding, for routes of all API groups
 	}
 	severity := severities[cond.Severity()]
 	id, field, problem := c.locate(p, f)
@@ -105,7 +105,7 @@ func (c *checker) gateway(r translate.Result) {
 	id := identityOf(gw)
 	for _, note := range r.Notes {
 		if note.Reason == condition.ReasonBudgetExceeded {
-			continue // each of the routes has a finding
+			continue // the routes have their own findings
 		}
 		for _, f := range note.Findings() {
 			at, field, problem := c.locate(place{id: id}, f)

@@ -86,7 +86,8 @@ type Object struct {
 }
 
 // Supplied returns the GatewayClasses, GatewayConfigs and Dataplanes of the chart that the objects refer to and do not
-// contain. Those of the operator's credentials Secret belong to them.
+// contain. If the Secret of the operator's credentials is among the objects, they include the objects that use this
+// Secret.
 func Supplied(objects []resource.Object, opt translate.Options) (supplied []Object) {
 	defaults, _ := decode.File("chart", []byte(chart))
 	all := slices.Clone(objects)

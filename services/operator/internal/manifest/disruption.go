@@ -15,7 +15,7 @@ func AlwaysTwoPods(template *stunnerv1.Dataplane) bool {
 	more := func(n *int32) bool { return n != nil && *n > 1 }
 	switch s := template.Spec; {
 	case isDaemonSet(s):
-		return false // a drain does not evict its pods
+		return false // a drain does not evict pods of a DaemonSet
 	case s.Autoscaling != nil:
 		return more(s.Autoscaling.MinReplicas)
 	default:

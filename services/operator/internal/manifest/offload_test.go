@@ -67,8 +67,8 @@ func TestOffload(t *testing.T) {
 	}
 }
 
-// WithoutOffload makes a workload equal to that of a Dataplane for which the capabilities are forbidden. It returns nil
-// for other objects, and for workloads with other capabilities.
+// The result of WithoutOffload equals the workload of a Dataplane for which the capabilities are forbidden. It returns
+// nil for other objects, and for workloads with other capabilities.
 func TestWithoutOffload(t *testing.T) {
 	with := deployment(t, stunnerv1.DataplaneSpec{OffloadEngine: stunnerv1.OffloadTC})
 	plain := deployment(t, stunnerv1.DataplaneSpec{OffloadEngine: stunnerv1.OffloadNone})

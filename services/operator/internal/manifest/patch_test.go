@@ -66,7 +66,7 @@ func FuzzPatch(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, patch []byte) {
 		if !json.Valid(patch) {
-			return // neither the API server nor a decoder accepts it
+			return // rejected by the API server and by a decoder
 		}
 		built, err := manifest.Workload{Template: patching(patch)}.Build(owner)
 		if err != nil {

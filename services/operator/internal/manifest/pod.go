@@ -45,9 +45,9 @@ const (
 	// limit.
 	minStateSize = 16 << 20
 	maxStateSize = 1 << 30
-	// stateShare is the part of the memory limit that the volume may use. A dataplane admits one session for each 64 KiB
-	// of memory. A session needs about 350 bytes in the journal, which uses 5/16 of the volume for sessions, because it
-	// grows before it is compacted into a second file: 2 KiB suffice.
+	// stateShare is the part of the memory limit that the volume may use. A dataplane admits one session for each 64
+	// KiB of memory. A session needs about 350 bytes in the journal. The journal uses 5/16 of the volume for sessions,
+	// because it grows before it is compacted into a second file. Therefore 2 KiB a session suffice.
 	stateShare = 32
 )
 
@@ -168,7 +168,7 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 		{Name: "STUNNER_NAME", Value: o.Name},
 		{Name: "STUNNER_CONFIG_ORIGIN", Value: w.ConfigOrigin},
 		{Name: "STUNNER_STATE_DIR", Value: stateDir},
-		// A variable, because an image of an earlier release would not start with an unknown flag.
+		// A variable is used, because an image of an earlier release would not start with an unknown flag.
 		{Name: "STUNNER_SUPERVISE", Value: "true"},
 		standbyEnvironment(),
 		{Name: "STUNNER_ADDR", ValueFrom: fieldRef("status.podIP")},
@@ -208,8 +208,8 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 
 // affinity returns the affinity of the pods. With host network, at most one pod of a Gateway runs on a node, because
 // two would need the same ports. The scheduler counts a pod until it has ended, so the next pod waits for a draining
-// pod, and no other pod answers its probes. A DaemonSet has the term too, for pods of a former Deployment of the
-// Gateway.
+// pod, and no other pod answers its probes. A DaemonSet has the same term, because pods of a former Deployment of the
+// Gateway may still run.
 func affinity(o Owner, t stunnerv1.DataplaneSpec) *corev1.Affinity {
 	if !t.HostNetwork {
 		return t.Affinity

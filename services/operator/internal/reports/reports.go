@@ -8,8 +8,8 @@
 //     change. Released dataplanes support a single server.
 //   - The operator polls the pods. It would need the right to list pods, a network path into every namespace, and a
 //     credential that the pods accept. The answers would be as old as the polling interval.
-//   - Replicas follow each other. There are few replicas, they find each other in the EndpointSlices of their own
-//     Service, and they authenticate with the certificates and tokens of config discovery.
+//   - Replicas read the reports of each other. There are few replicas, they find each other in the EndpointSlices of
+//     their own Service, and they authenticate with the certificates and tokens of config discovery.
 //
 // This package implements the third. A replica forwards only the reports that it received from dataplanes itself, so
 // reports do not loop. The reports of an unreachable replica are kept for 30 s: its dataplanes need that long to

@@ -130,7 +130,7 @@ func (v *View) set(o Object, del bool) Facts {
 }
 
 // replace replaces an object in a table, or deletes it if del is true, and adds the facts of the object that differ to
-// changed. It reports whether the object differs in anything that a translation may read.
+// changed. It reports whether the object differs in a field that a translation may read.
 func replace[T Object](t table[T], s subject, key types.NamespacedName, o T, del bool, changed Facts) bool {
 	old, known := t[key]
 	if del {
@@ -275,7 +275,7 @@ func (v *View) setRoute(r *Route, del bool, changed Facts) {
 	case old == nil || r == nil || !same(old.Origin, r.Origin):
 		v.replaceRoute(ref, r, changed)
 	case !reflect.DeepEqual(old.Status, r.Status):
-		changed.addRoute(ref) // only the translation of the route itself reads its status
+		changed.addRoute(ref) // only the translation of the route reads the status of the route
 		fallthrough
 	default:
 		old.Origin, old.Status = r.Origin, r.Status

@@ -19,9 +19,9 @@ type Fact struct {
 // the Fact. "all..." stands for a list: all objects of a kind, or those that belong to the object or namespace whose
 // name is in the Fact. "the..." stands for an object that exists once, without a name. nodeAddressesIn stands for the
 // node addresses in the block whose text is the name in the Fact. anOverBudget stands for the refusals of the route in
-// the Fact by all Gateways, roomOfRevocation for whether the Revocation in the Fact has room, and
-// revocationsAt for whether the Gateway in the Fact ignores Revocations. allRevocationsOf are
-// those of a namespace that have room.
+// the Fact by all Gateways. roomOfRevocation stands for the fact that the Revocation fits into the budget of its
+// namespace or not. revocationsAt stands for the fact that the Gateway ignores Revocations or not. allRevocationsOf
+// stands for the Revocations of a namespace that fit into its budget.
 type subject uint8
 
 const (

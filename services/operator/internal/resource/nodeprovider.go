@@ -54,7 +54,7 @@ const maxScheme = 63
 
 // ProviderScheme returns the part of spec.providerID of a Node that names the cloud provider: the scheme of
 // aws:///zone/instance is aws. The scheme of an ID without "://" ends at its first dot: Oracle Cloud has
-// ocid1.instance.oc1.region.id. The scheme of a scheme is the scheme.
+// ocid1.instance.oc1.region.id. For a text that already is a scheme, the result is that text.
 func ProviderScheme(providerID string) string {
 	scheme, _, found := strings.Cut(providerID, "://")
 	if !found {

@@ -13,7 +13,7 @@
 //	users.go                   which objects refer to an object
 //	operatorobject.go          state of the operator that translations read
 //	host.go                    the host of the file provider
-//	revocation.go              Revocations, and which of them have room
+//	revocation.go              Revocations, and the budget of their namespaces
 //	nodeprovider.go            cloud providers of the nodes
 //	secret.go certificate.go   content of Secrets
 //	unread.go                  objects that the operator has not read

@@ -1,5 +1,5 @@
 // Package share divides limited resources among namespaces. A namespace that needs at most an equal share gets all that
-// it needs, no matter how much other namespaces request. The owner of the resources has priority for half of them.
+// it needs, independent of the requests of other namespaces. The owner of the resources has priority for half of them.
 package share
 
 import (
@@ -88,7 +88,7 @@ type Terms struct {
 	Owner string
 }
 
-// ownerShare is the part of the limit that the claims of other namespaces do not reduce for the owner.
+// ownerShare is the part of the limit that is reserved for the claims of the owner.
 const ownerShare = 0.5
 
 // Divide admits claims up to the limit by dominant resource fairness (Ghodsi et al. 2011). It repeatedly picks the
@@ -135,13 +135,13 @@ func Divide[T any](t Terms, claims map[string][]Claim[T]) (admitted []T, denied 
 	return admitted, denied, used
 }
 
-// claimant is a namespace with the claims that are left.
+// claimant is a namespace with its remaining claims.
 type claimant[T any] struct {
 	namespace string
 	remaining []Claim[T]
 	owner     bool
 	own, used Load
-	// next is the cost of the first claim that is left.
+	// next is the cost of the first remaining claim.
 	next Load
 	// dominantShare is the dominant share of the namespace, including its next claim. It is negative if the claim is
 	// within ownerShare of the owner.

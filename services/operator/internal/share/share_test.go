@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// A namespace that needs at most an equal share gets all that it needs, whatever the others claim. An owner that needs
-// at most half of the limit also gets all that it needs. No limit is exceeded, and equal claims of a namespace are
-// admitted in their order.
+// A namespace that needs at most an equal share gets all that it needs, independent of the claims of others. An owner
+// that needs at most half of the limit also gets all that it needs. No limit is exceeded, and equal claims of a
+// namespace are admitted in their order.
 func TestDivide(t *testing.T) {
 	for seed := range uint64(2000) {
 		random := rand.New(rand.NewPCG(seed, 0))

@@ -72,8 +72,8 @@ func (d draft) publicHost(l *listener) string {
 	return ""
 }
 
-// noAddressCause returns why none of endpointSources has an address. It reads the nodes only if one of these did,
-// because a Gateway that reads the nodes is translated again when one changes.
+// noAddressCause returns why none of endpointSources has an address. It reads the nodes only if one of these sources
+// did, because a Gateway that reads the nodes is translated again whenever a node changes.
 func (d draft) noAddressCause() error {
 	hostNetwork := d.parameters.dataplane != nil && d.parameters.dataplane.Spec.HostNetwork
 	switch kind := d.annotations.serviceType; {

@@ -66,8 +66,8 @@ type annotations struct {
 	// tlsAtBalancer are the names of the TURN-TCP listeners whose TLS ends at a load balancer. Other names have no
 	// effect.
 	tlsAtBalancer []string
-	// tlsAtAWS are the names of the listeners whose TLS ends at a load balancer according to annotations of AWS. There
-	// are none on a host, which has no such load balancer.
+	// tlsAtAWS are the names of the listeners whose TLS ends at a load balancer according to annotations of AWS. With
+	// the file provider there are none, because a host has no such load balancer.
 	tlsAtAWS []string
 	// proxyProtocol are the prefixes of load balancers that send the PROXY protocol to the TCP and TLS listeners.
 	proxyProtocol []string

@@ -14,9 +14,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 )
 
-// tlsAtBalancerOf parses a list of the names of TURN-TCP listeners whose TLS ends at a load balancer. A name that no
-// such listener has is ignored, and tlsNotes warns about it. It is not an error, because the list may come from a
-// GatewayClass, and may still contain a listener that was renamed or removed.
+// tlsAtBalancerOf parses a list of the names of TURN-TCP listeners whose TLS ends at a load balancer. A name that
+// belongs to no such listener is ignored, and tlsNotes warns about it. It is not an error, because the list may come
+// from a GatewayClass, and may contain a listener that was renamed or removed.
 func tlsAtBalancerOf(text string) ([]string, condition.Finding) {
 	names, err := listOf(text)
 	if err != nil {

@@ -234,7 +234,7 @@ func (a *admission) loadOf(r *attachedRoute, floor share.Load) share.Load {
 		r.tooManyEndpoints = count
 		return floor
 	}
-	for _, excluded := range exceptOf(r.sets) { // a dataplane needs as much memory for them as for endpoints
+	for _, excluded := range exceptOf(r.sets) { // excluded addresses take as much memory as endpoints
 		count++
 		load[share.Bytes] += len(excluded) + len(`"",`)
 	}

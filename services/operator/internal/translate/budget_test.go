@@ -17,7 +17,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// neighbourhood are Gateways of several namespaces that admit the routes of all, and a class with a budget.
+// neighbourhood has Gateways in several namespaces, and a class with a budget. Each Gateway admits routes from all of
+// the namespaces.
 type neighbourhood struct {
 	budget   stunnerv1.Budget
 	gateways []types.NamespacedName // the oldest first
@@ -43,7 +44,7 @@ func (n *neighbourhood) add(random *rand.Rand, namespace string, gateway types.N
 }
 
 // served returns the accepted routes of a namespace, as GATEWAY: ROUTE, and the messages of the others. Gateways are
-// translated in their order, as the last translations of the operator see them.
+// translated in their order, with the state after the last translations of the operator.
 func (n *neighbourhood) served(t *testing.T, namespace string) (accepted []string, refused map[string]string) {
 	t.Helper()
 	w := newLiveView(0)
@@ -85,9 +86,9 @@ func (n *neighbourhood) served(t *testing.T, namespace string) (accepted []strin
 	return accepted, refused
 }
 
-// The budget of a namespace is charged for its own routes only: whatever routes another namespace adds to its Gateways
-// and to others, the accepted routes of a namespace stay the same. The routes of the other namespace are refused with a
-// message that names it.
+// The budget of a namespace is charged only for its own routes: if another namespace adds any routes to any Gateways,
+// the accepted routes of the namespace stay the same. The routes of the other namespace are refused with a message that
+// names it.
 func TestRoutesAreChargedToTheirNamespace(t *testing.T) {
 	waiting := 0
 	for seed := range uint64(60) {

@@ -64,8 +64,8 @@ func liveListeners(listeners int, secrets ...string) (all []gwapiv1.Listener) {
 	return all
 }
 
-// A translation takes little memory however many certificates the listeners of a Gateway name. Listeners whose
-// certificates do not fit say so, and the listeners before them are served.
+// A translation takes little memory for any number of certificates of a Gateway. Listeners whose certificates do not
+// fit have a condition about that, and the listeners before them are served.
 func TestCertificatesAreCountedBeforeAConfigIsBuilt(t *testing.T) {
 	w := newLiveView(1)
 	var names []string

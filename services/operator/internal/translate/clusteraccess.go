@@ -239,7 +239,7 @@ func (g *clusterGuard) guardStatic(service *stunnerv1.StaticService) *guardedPre
 	var parsed []netip.Prefix
 	for i, text := range service.Spec.Prefixes {
 		p, ok := parsePrefix(text)
-		if _, err := config.ParsePrefix(text); err != nil || !ok { // config.ParsePrefix rejects ports
+		if _, err := config.ParsePrefix(text); err != nil || !ok { // an IP address with a port is not valid here
 			allowed.found = append(allowed.found, condition.PrefixInvalid(key.String(), i, text))
 			continue
 		}

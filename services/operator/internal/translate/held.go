@@ -183,7 +183,7 @@ func (h *heldListener) update(now config.Listener) config.Listener {
 		c.PublicAddress, c.PublicAddresses, c.PublicHost = now.PublicAddress, now.PublicAddresses, now.PublicHost
 		c.ServiceAddresses = now.ServiceAddresses
 	}
-	if c.Protocol.Network() == now.Protocol.Network() { // the load balancer already uses the current setting
+	if c.Protocol.Network() == now.Protocol.Network() { // load balancers already use the current setting
 		c.ProxyProtocol = now.ProxyProtocol
 	}
 	return c

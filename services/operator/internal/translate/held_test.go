@@ -99,9 +99,9 @@ var changes = map[string]edit{
 	"other order":   func(s *site) { slices.Reverse(s.gateway.Spec.Listeners) },
 }
 
-// A held listener keeps its own ports and affects nothing else. For every state of one listener, published before or
-// not, and every change of the rest of the Gateway, Services, config and status of all other listeners are as they are
-// written, and the held listener is served as before.
+// A held listener keeps its own ports and affects nothing else. The test combines every state of one listener,
+// published before or not, with every change of the rest of the Gateway. Services, config and status of all other
+// listeners follow their spec, and the held listener is served as before.
 func TestAListenerThatWaitsHoldsBackItsOwnPortsOnly(t *testing.T) {
 	n, held := 0, 0
 	modes := []string{"", "true", "false"}

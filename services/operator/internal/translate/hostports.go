@@ -22,7 +22,7 @@ import (
 //
 //   - A listener on a port of an older Gateway is not served.
 //   - If the port of the probes or the metrics is taken, the pods have none, and a note says so. The Gateway is served,
-//     because a probe that another process answers proves nothing, and calls do not need it.
+//     because calls do not need probes, and the answer of another process to a probe would have no meaning.
 //
 // Two Gateways are left out if node affinity keeps their pods on different nodes.
 
@@ -66,8 +66,8 @@ func onHosts(v *resource.View, p parameters, a annotations) bool {
 	return v.Host() == nil && p.dataplane != nil && p.dataplane.Spec.HostNetwork && !a.unmanaged
 }
 
-// gatewaysOnHosts returns the Gateways that may have a Dataplane with host network, the oldest first. A GatewayConfig
-// that names Dataplane "default" may have the Dataplane of the class, see dataplaneFor.
+// gatewaysOnHosts returns the Gateways that may have a Dataplane with host network, the oldest first. For a
+// GatewayConfig that names Dataplane "default", the Dataplane of the class may be used, see dataplaneFor.
 func gatewaysOnHosts(v *resource.View) (list []*gwapiv1.Gateway) {
 	for _, name := range v.Dataplanes() {
 		if d := v.Dataplane(name); name != stunnerv1.DefaultDataplane && (d == nil || !d.Spec.HostNetwork) {

@@ -21,8 +21,8 @@ func installed() []resource.Installation {
 	}
 }
 
-// Whatever a GatewayClass says, and whatever the order in which running installations write, they agree on the oldest
-// one after each has written at most twice, and then none of them writes.
+// For any content of the condition of a GatewayClass, and any order in which running installations write, they agree on
+// the oldest one after each has written at most twice. After that none of them writes.
 func TestInstallationsAgreeOnTheOldest(t *testing.T) {
 	all := installed()
 	starts := []Claims{{}}

@@ -60,7 +60,7 @@ func (w *liveView) unserved(t *testing.T) string {
 }
 
 // A config that is too large would break the stream of every client that reads all configs. The route that makes it too
-// large is refused, whatever the budget allows, and the Gateway is served.
+// large is refused even if the budget allows it, and the Gateway is served.
 func TestARouteThatMakesAConfigUnreadableWaits(t *testing.T) {
 	w := newLiveView(1)
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100_000, Endpoints: 200_000})
@@ -95,7 +95,7 @@ func TestEveryConfigCanBeRead(t *testing.T) {
 	}
 }
 
-// A route over budget keeps those of its published endpoints that it still leads to. It keeps no removed endpoint and
+// A route over budget keeps the published endpoints that its backends still contain. It keeps no removed endpoint and
 // gets no new endpoint. A new operator needs the published config for that.
 func TestARouteOverBudgetKeepsPublishedEndpoints(t *testing.T) {
 	w := newLiveView(1)
@@ -255,7 +255,7 @@ func unit(o resource.Object) translate.ObjectRef {
 	return u
 }
 
-// wide gives routes n × 16 backends of 1,024 prefixes.
+// wide adds routes with n rules each. A rule has 16 backends of 1,024 prefixes.
 func (w *liveView) wide(routes, n int) {
 	s := &stunnerv1.StaticService{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "wide"}}
 	for i := range 1024 {

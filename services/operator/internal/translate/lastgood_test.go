@@ -188,7 +188,7 @@ func TestAMisspeltListenerYieldsItsPort(t *testing.T) {
 	}
 }
 
-// A revoked certificate goes out of use even if the protocol of its listener is misspelt.
+// A revoked certificate is no longer used, even if the protocol of its listener is misspelt.
 func TestAMisspeltProtocolDoesNotKeepARevokedCertificate(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_certificate_of_another_namespace_needs_a_grant.txtar"))
 	key := c.view().Gateways()[0]
@@ -287,7 +287,8 @@ func TestObjectsOfAPublishedConfigKeepTheRelayPorts(t *testing.T) {
 	t.Error("there is no NetworkPolicy")
 }
 
-// A route that selects a listener by its port stays attached while the spec has an invalid port: its calls go on.
+// A route that selects a listener by its port stays attached while the spec has an invalid port, so that its calls
+// continue.
 func TestRouteToThePortOfAHeldListenerStays(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
 	v := c.view()
@@ -321,8 +322,8 @@ func TestRouteToThePortOfAHeldListenerStays(t *testing.T) {
 	}
 }
 
-// A listener and an endpoint of the process never have one port in a config: a port of the probes or the metrics that a
-// served listener has leaves the listener as it is published, and new pods without the endpoint.
+// A listener and an endpoint of the process never have one port in a config: if the probes or the metrics get the port
+// of a served listener, the listener stays as published, and new pods do not have the endpoint.
 func TestEndpointsOfTheProcessLeaveTheirPortsToHeldListeners(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
 	v := c.view()
@@ -365,8 +366,8 @@ func TestEndpointsOfTheProcessLeaveTheirPortsToHeldListeners(t *testing.T) {
 	}
 }
 
-// While the selector of a listener is invalid, the listener keeps the namespaces of its routes: it is unknown which ones
-// the spec allows. A route that is deleted goes, and those of other namespaces stay out.
+// While the selector of a listener is invalid, the listener keeps the namespaces of its routes, because it is unknown
+// which namespaces the spec allows. A deleted route is removed, and routes of other namespaces are not added.
 func TestListenerWithAnInvalidSelectorKeepsItsRoutes(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_selector_takes_routes_from_labelled_namespaces.txtar"))
 	v := c.view()
@@ -407,8 +408,9 @@ func TestListenerWithAnInvalidSelectorKeepsItsRoutes(t *testing.T) {
 	}
 }
 
-// A mistake in the parameters of a Gateway in the host network frees none of its ports: its pods still run. The pods of a
-// younger Gateway stay without probes and metrics, also after a restart of the operator, and keep those that they have.
+// A mistake in the parameters of a Gateway in the host network frees none of its ports, because its pods still run. The
+// pods of a younger Gateway get no further probes and metrics, also after a restart of the operator, and keep the
+// existing ones.
 func TestPortsOfAGatewayWithoutParametersStayTaken(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "gateways_in_the_host_network_share_the_ports_of_their_nodes.txtar"))
 	v := c.view()

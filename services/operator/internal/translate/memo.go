@@ -15,8 +15,8 @@ import (
 )
 
 // Memo keeps the translations of Gateways. Each route contributes a cluster, which stays as it is until the endpoints
-// of its own Services change. If nothing else has changed, a translation of the Gateway costs what these routes cost.
-// The zero value is ready to use.
+// of its own Services change. If nothing else has changed, the cost of translating the Gateway depends only on these
+// routes. The zero value is ready to use.
 type Memo struct {
 	kept map[types.NamespacedName]*kept
 }
@@ -198,7 +198,7 @@ func (s endpointSet) endpoints() (endpoints []string) {
 	return endpoints
 }
 
-// hasNames reports whether an EndpointSlice has host names, which a note of the Gateway is about.
+// hasNames reports whether an EndpointSlice has host names. A note of the Gateway warns about them.
 func hasNames(s *discoveryv1.EndpointSlice) bool { return s.AddressType == discoveryv1.AddressTypeFQDN }
 
 // fits reports whether all routes fit into the budgets. If so, all are served, and the order of admission does not

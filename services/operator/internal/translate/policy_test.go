@@ -28,7 +28,7 @@ func TestEveryFieldOfAGatewayConfigHasAMergeRule(t *testing.T) {
 	}
 }
 
-// Each field is merged as its rule says, whatever its type is.
+// Each field of any type is merged by its rule.
 func TestMergeRules(t *testing.T) {
 	of := reflect.TypeFor[stunnerv1.GatewayConfigSpec]()
 	for i := range of.NumField() {

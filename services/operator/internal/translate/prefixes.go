@@ -56,7 +56,7 @@ func (g *prefixGuard) denies(p netip.Prefix) bool {
 	return found || next > 0 && g.denied[next-1].Overlaps(p) || next < len(g.denied) && g.denied[next].Overlaps(p)
 }
 
-// disjoint returns prefixes sorted, without those that others contain.
+// disjoint sorts prefixes, and removes each prefix that another one contains.
 func disjoint(prefixes []netip.Prefix) (all []netip.Prefix) {
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))

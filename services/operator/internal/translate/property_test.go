@@ -119,7 +119,7 @@ func revoked(r translate.Result) bool {
 	})
 }
 
-// K-02: only the config has secret values. Nothing else has them, neither in plain text nor in base64.
+// K-02: only the config contains secret values. No other result contains them, in plain text or in base64.
 func TestSecretsStayInTheConfig(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		o := translateAll(c.view(), c.options)

@@ -13,7 +13,7 @@ import (
 )
 
 // balancerLimited returns condition LoadBalancerLimited if the documentation of the provider says that its load
-// balancers do not serve a Service as the Gateway needs it. The Services are created all the same. On a host there are
+// balancers do not serve a Service as the Gateway needs it. The Services are created nevertheless. On a host there are
 // no Services.
 func (d draft) balancerLimited() []condition.Condition {
 	if d.view.Host() != nil || d.parameters.config == nil {

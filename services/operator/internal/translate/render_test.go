@@ -222,7 +222,7 @@ func header(b *bytes.Buffer, name string, ours bool, cs []metav1.Condition) {
 	conditions(b, "  ", cs)
 }
 
-// good are the healthy conditions. An object that has no others is rendered as good.
+// good are the healthy conditions. An object with only such conditions is rendered as good.
 var good = []string{
 	"Accepted=True/Accepted", "Conflicted=False/NoConflicts", "ResolvedRefs=True/ResolvedRefs",
 	"Programmed=True/Programmed",

@@ -94,7 +94,8 @@ func (s *site) entry(name string) *config.Listener {
 }
 
 // compareWithFresh compares a site with a site that has the same spec and has published nothing. was is the earlier
-// published config of w. It returns how often w is kept as it was, and how often another listener has replaced w.
+// published config of w. The results are the numbers of cases in which w stays as published, and in which another
+// listener has replaced w.
 func (s *site) compareWithFresh(name string, fresh *site, was config.Listener) (kept, replaced int) {
 	s.Helper()
 	for _, spec := range s.gateway.Spec.Listeners {

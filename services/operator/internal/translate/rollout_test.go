@@ -74,8 +74,8 @@ func TestProgrammedFollowsTheReportsOfDataplanes(t *testing.T) {
 	}
 }
 
-// A Gateway is not Programmed while the API server rejects an object that serves it, whatever dataplanes report. A
-// rejected object that only scales the pods sets condition Autoscaled and leaves Programmed as it is.
+// A Gateway is not Programmed while the API server rejects an object that serves it, independent of the reports of
+// dataplanes. A rejected object that only scales the pods sets condition Autoscaled and does not change Programmed.
 func TestARejectedObjectUnsetsProgrammed(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_load_balancer_may_report_ports.txtar"))
 	v := c.view()

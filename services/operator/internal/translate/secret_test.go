@@ -252,8 +252,8 @@ func TestABinaryCredentialIsRefused(t *testing.T) {
 	}
 }
 
-// K-02: without a ReferenceGrant, nothing of a Secret of another namespace gets anywhere, not even its existence, and
-// the translation does not look it up. This holds for every field that may refer to one.
+// K-02: without a ReferenceGrant, no result discloses the content or the existence of a Secret of another namespace,
+// and the translation does not look the Secret up. This applies to every field that may refer to a Secret.
 func TestASecretWithoutAGrantIsNotRead(t *testing.T) {
 	secret := types.NamespacedName{Namespace: "vault", Name: "gold"}
 	opt := translate.DefaultOptions()

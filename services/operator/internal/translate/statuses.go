@@ -17,7 +17,7 @@ type ObjectStatus struct {
 	Object resource.Object
 	// Status is a gwapiv1.GatewayStatus, gwapiv1.RouteStatus, gwapiv1.GatewayClassStatus or stunnerv1.Status.
 	Status any
-	// Conditions are all conditions in Status. The types of those of listeners and parents are prefixed with the
+	// Conditions are all conditions in Status. The types of conditions of listeners and parents are prefixed with the
 	// listener or parent: "listener NAME TYPE", "parent NAME TYPE".
 	Conditions []metav1.Condition
 	// Problems are those conditions in Status that report a problem.

@@ -9,7 +9,7 @@
 //
 // # Files
 //
-//	gateway.go                  a Gateway; reads as the specification
+//	gateway.go                  a Gateway: the steps in order
 //	class.go                    GatewayClass, GatewayConfig, Dataplane, StaticService
 //	route.go                    UDPRoute
 //	gatewayrules.go             rules of Gateways and their precedence
@@ -23,9 +23,9 @@
 //	annotations.go              annotations of a Gateway
 //	exposure.go address.go      Services; public addresses
 //	balancer.go                 annotations about load balancers
-//	provider.go                 what load balancers of a provider do not do for the Services
+//	provider.go                 features of Services that the provider's load balancers lack
 //	auth.go signing.go          credentials; signing keys that are derived from them
-//	budget.go                   which route waits when a Gateway is full (equal shares: package share)
+//	budget.go                   which routes exceed the budgets of a Gateway (equal shares: package share)
 //	revocation.go               Revocations; those in force at a Gateway
 //	endpointset.go              endpoints, counted
 //	cluster.go                  clusters of the config
@@ -34,8 +34,8 @@
 //	config.go                   the other parts of the config
 //	objects.go                  generated objects, which package manifest builds
 //	ignored.go                  input without effect
-//	offload.go                  what prevents in-kernel forwarding, and the Pod Security label of a namespace
-//	status.go statuses.go       the place of conditions in statuses
+//	offload.go                  reasons against in-kernel forwarding, and the Pod Security label of a namespace
+//	status.go statuses.go       statuses, with their conditions
 //	contain.go                  panics of a translation
 //	usage.go                    condition InUse
 //	installation.go             condition ControllerConflict: which installation manages a GatewayClass
@@ -128,7 +128,7 @@ func (r Room) elsewhere(namespace string) int {
 }
 
 // levels returns the number of endpoints for which the operator has memory, for each namespace with routes at a
-// Gateway. wanted are the endpoints of this Gateway. It returns nothing if the memory suffices for all.
+// Gateway. wanted are the endpoints of this Gateway. It returns nil if the memory suffices for all.
 func (r Room) levels(wanted map[string]int) map[string]int {
 	if r.Total == 0 {
 		return nil

@@ -19,7 +19,7 @@ func nextOf(t *testing.T, a Authority, now time.Time) Authority {
 	return next
 }
 
-// believes verifies the certificate of a replica like a client.
+// believes verifies the certificate of a replica as a client does.
 func believes(t *testing.T, bundle Authority, replica *Identity, now time.Time) error {
 	t.Helper()
 	replica.mu.Lock()

@@ -71,8 +71,8 @@ func TestForwardingKeysOfADay(t *testing.T) {
 	}
 }
 
-// The keys of a day never change during the day, whatever happens to the CAs. All replicas know a CA for a day before
-// keys are derived from it.
+// The keys of a day never change during the day, even if CAs are added, removed or expire. All replicas have a CA for a
+// day before keys are derived from it.
 func TestForwardingKeysOutliveTheirCA(t *testing.T) {
 	start := time.Date(2031, 5, 4, 13, 30, 0, 0, time.UTC)
 	var a Authority

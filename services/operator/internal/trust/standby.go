@@ -10,7 +10,7 @@ import (
 
 // StandbyKeys returns the keys that authenticate standby Secrets. The first key is derived from the CA that signs now,
 // and authenticates new Secrets. The others are derived from the other CAs with a private key, so that a Secret stays
-// authentic for months after a new CA has begun to sign. Without a CA that can sign, it returns no keys.
+// authentic for months after a new CA has begun to sign. If no CA can sign, it returns no keys.
 func (a Authority) StandbyKeys(now time.Time) (keys [][]byte, err error) {
 	by := a.signer(now)
 	if !by.signs() {

@@ -1,4 +1,4 @@
-// Package collect reads what a diagnosis needs: objects from the API server, answers of the operator and of the pods,
+// Package collect reads the input of a diagnosis: objects from the API server, answers of the operator and of the pods,
 // and clocks. It reads with the rights of the user, and never reads Secrets.
 package collect
 
@@ -50,7 +50,7 @@ type Options struct {
 	Gateway types.NamespacedName
 	// Namespace limits the Gateways; empty means all namespaces.
 	Namespace string
-	// OperatorNamespace is the namespace of the operator; empty means that it is searched.
+	// OperatorNamespace is the namespace of the operator; empty means that collect searches for it.
 	OperatorNamespace string
 	// ControllerName is the controller name of the operator; empty means any name of the product.
 	ControllerName string
@@ -61,7 +61,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// reader reads a snapshot.
+// reader collects the parts of a snapshot.
 type reader struct {
 	Options
 	cluster *connect.Cluster
@@ -262,8 +262,8 @@ func (r *reader) list(
 	return items, err
 }
 
-// add adds objects to the snapshot, or the reason why there are none. A kind that is not served is no reason: it has no
-// objects.
+// add adds objects to the snapshot, or the reason why there are none. A kind that is not served has no objects, which
+// is not an error.
 func (r *reader) add(k diagnose.Kind, namespace string, items []unstructured.Unstructured, err error) {
 	if err != nil && !apierrors.IsNotFound(err) {
 		where := ""
@@ -306,7 +306,7 @@ func (r *reader) readServed() {
 			return // the served resources stay unknown
 		}
 		r.mu.Lock()
-		r.s.Served = append(r.s.Served, version+"/") // so that a version without resources is known
+		r.s.Served = append(r.s.Served, version+"/") // so that a version without resources is listed too
 		if err == nil {
 			for _, one := range resources.APIResources {
 				r.s.Served = append(r.s.Served, version+"/"+one.Name)

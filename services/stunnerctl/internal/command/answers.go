@@ -26,7 +26,7 @@ import (
 type answer[T any] struct {
 	gateway, pod string
 	value        T
-	// problem is set instead of the value if the pod did not answer. code is its HTTP status, or 0.
+	// If the pod did not answer, problem is set and the value is not. code is its HTTP status, or 0.
 	problem string
 	code    int
 }

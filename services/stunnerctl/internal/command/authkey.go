@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// apiKeyPrefix begins each API key, so that scanners of source code recognize a key that was committed.
+// apiKeyPrefix is the beginning of each API key. Scanners of source code recognize a committed key by it.
 const apiKeyPrefix = "stunner_"
 
 // apiKeyName matches the names that the policy file of the auth service accepts.

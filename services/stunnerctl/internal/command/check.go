@@ -38,7 +38,7 @@ func (c *check) validate() error {
 	return nil
 }
 
-// run translates the units of manifests. It returns the translation of each of them, and the findings of all.
+// run translates the units of manifests. It returns the translation of each unit, and the findings of all units.
 func (c *check) run(units []manifests.Unit) (results []render.Result, findings []manifests.Finding) {
 	c.options.Now = metav1.NewTime(time.Now())
 	for _, u := range units {

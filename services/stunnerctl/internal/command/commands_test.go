@@ -214,7 +214,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// Pods of tenants choose many of the texts that operators print.
+// Tenants can choose many of the texts in the answers of pods. The commands print them without control characters.
 func TestHostileAnswers(t *testing.T) {
 	w := newProvider(t)
 	evil, err := json.Marshal("x\x1b[2J\x1b]52;c;ZXZpbA==\x07\u009b31m\u202e\r\ny")

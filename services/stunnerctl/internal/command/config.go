@@ -335,8 +335,8 @@ func diffOf(a answer[json.RawMessage], published inspection.Config) (podDiff, er
 // notConfig are the fields of the status of a listener or a cluster that are not part of its config.
 var notConfig = []string{"stats", "certificate", "otherCertificates"}
 
-// flatten adds the values below a field of a config, by path. Objects of lists are named, and lists of texts are one
-// value.
+// flatten adds the values below a field of a config, by path. In paths, objects of a list have their names. A list of
+// texts is one value.
 func flatten(path string, value any, into map[string]string) {
 	switch value := value.(type) {
 	case map[string]any:

@@ -178,7 +178,7 @@ func (r *credReport) judge(problem string) {
 	r.Valid, r.Problem = &valid, problem
 }
 
-// decode splits an ephemeral user name.
+// decode splits an ephemeral user name into expiry, caveats and user id.
 func decode(username string, now time.Time) (credReport, error) {
 	name, err := credential.ParseUsername(username)
 	if errors.Is(err, credential.ErrUnknownUser) {

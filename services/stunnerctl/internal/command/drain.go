@@ -112,7 +112,7 @@ func (g *globals) evict(ctx context.Context, c *connect.Cluster, name types.Name
 	return pod, nil
 }
 
-// awaitDrained returns when the pod is gone.
+// awaitDrained waits until the pod no longer exists.
 func (g *globals) awaitDrained(ctx context.Context, c *connect.Cluster, pod *corev1.Pod) error {
 	gateway := types.NamespacedName{
 		Namespace: pod.Labels[labelGatewayNamespace], Name: pod.Labels[labelGateway],

@@ -58,7 +58,7 @@ func exposedPorts(c inspection.Config) (ports []exposedPort) {
 		} `json:"listeners"`
 	}
 	if json.Unmarshal(c.Config, &published) != nil {
-		return nil // a later release has written the config
+		return nil // the config has the form of a later release
 	}
 	for _, l := range published.Listeners {
 		protocol, known := config.ParseProtocol(l.Protocol)

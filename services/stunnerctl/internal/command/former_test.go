@@ -85,7 +85,7 @@ func TestFormerCommandLines(t *testing.T) {
 	}
 }
 
-// config -w prints a config until Ctrl-C, which is no failure.
+// config -w prints a config until Ctrl-C, and then ends without an error.
 func TestFormerWatch(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	out := &eachWrite{do: func(string) { interrupt() }}

@@ -90,7 +90,7 @@ func (g *globals) addFlags(root *cobra.Command) {
 		f.String(name, "", "of the existing system; not supported")
 	}
 	for _, name := range []string{"all-namespaces-a", "loglevel", "cds-server-namespace", "cds-server-address", "cds-server-port"} {
-		_ = f.MarkHidden(name) // it exists
+		_ = f.MarkHidden(name) // the flag exists
 	}
 	g.kube.AddFlags(f)
 	for _, name := range []string{
@@ -131,7 +131,7 @@ func (g *globals) check(c *cobra.Command) error {
 	}
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
-	return flags.Set("v", "6") // every request
+	return flags.Set("v", "6") // logs every request
 }
 
 // printer returns the printer of the flag -o.

@@ -106,7 +106,7 @@ func newIcetest(g *globals) *cobra.Command {
 		"has no effect: the address in the config of the Gateway is tested",
 	)
 	for _, name := range []string{"ice-tester-image", "force-cleanup", "offload-mode", "allow-nodeport"} {
-		_ = flags.MarkHidden(name) // it exists
+		_ = flags.MarkHidden(name) // the flag exists
 	}
 	return g.completesGateways(c, 1)
 }

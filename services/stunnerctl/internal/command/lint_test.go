@@ -146,7 +146,7 @@ func TestLint_SingleMistakes(t *testing.T) {
 	}
 }
 
-// The examples, and what is deployed with the repository, would be in force.
+// The examples and the manifests of the repository would be in force.
 func TestLint_OwnExamples(t *testing.T) {
 	var folders []string
 	for _, pattern := range []string{"docs/examples/*", "keda", "kustomize/base", "kustomize/overlays/*", "kustomize/overlays", "kustomize"} {

@@ -31,7 +31,8 @@ type turnFlags struct {
 	insecure                                 bool
 	sni, caFile                              string
 	auth                                     authFlags
-	// instead lists the flags that replace the auth service, if a command does not have all of these flags.
+	// instead lists the flags of a command that replace the auth service. It is empty if the command has all of these
+	// flags.
 	instead string
 }
 
@@ -185,7 +186,7 @@ func (g *globals) credentials(f turnFlags, gateway types.NamespacedName) (mint, 
 
 // gatewayListener is a listener of a published config at one of its public addresses.
 type gatewayListener struct {
-	name string // as in the Gateway
+	name string // the name in the Gateway
 	uri  config.URI
 	// unroutable means that this host has no route to the address, for example because it has no IPv6.
 	unroutable bool
@@ -245,7 +246,7 @@ func (g *globals) gatewayListeners(
 func routable(uri config.URI) bool {
 	addr, err := netip.ParseAddr(uri.Host)
 	if err != nil {
-		return true // the resolver orders the addresses of a name
+		return true // for a name, the resolver selects a reachable address
 	}
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, uint16(uri.Port))))
 	if err != nil {

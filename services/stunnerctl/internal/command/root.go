@@ -151,7 +151,7 @@ func newRoot(name string, io Streams) *cobra.Command {
 			c.GroupID = group.title
 			root.AddCommand(c)
 		}
-		root.SetHelpCommandGroupID(group.title) // the last group
+		root.SetHelpCommandGroupID(group.title) // the loop ends with the last group
 		root.SetCompletionCommandGroupID(group.title)
 	}
 	for _, c := range root.Commands() {

@@ -25,7 +25,7 @@ func TestWhyWithoutOperator(t *testing.T) {
 	}
 }
 
-// A namespace without a Gateway is a finding, and no failure.
+// A namespace without a Gateway is reported as a finding. The command does not fail.
 func TestDoctorWithoutGateway(t *testing.T) {
 	out, errs, code := newProvider(t).run(t, "doctor", "-n", "nowhere")
 	if code != 0 || errs != "" || !strings.Contains(out, "there is no Gateway of STUNner") || !strings.Contains(out, "use -A") ||

@@ -87,7 +87,7 @@ type Unread struct {
 	Kind schema.GroupKind
 	// Missing is set if the source does not have the kind: in a cluster the CRD is not installed.
 	Missing bool
-	// Err is the reason otherwise, usually that the user may not list the kind.
+	// Err is the error if Missing is not set, usually that the user may not list the kind.
 	Err error
 }
 

@@ -1,6 +1,7 @@
 package diagnose
 
-// clientCauses are the other reasons. Most of them concern the messages or the network of a client.
+// clientCauses are the reasons that no other list contains. Most of them concern the messages or the network of a
+// client.
 var clientCauses = map[string]cause{
 	"malformed": {
 		"message",

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// clockTolerance is the deviation of a clock that is not reported. It includes the time that an answer takes.
+// clockTolerance is the maximum deviation of a clock that is not reported. It includes the duration of a request.
 const clockTolerance = 30 * time.Second
 
 // thisMachine is the name of the machine that runs the command, in findings about clocks.
@@ -18,7 +18,7 @@ func (s *Snapshot) offset(c Clock) time.Duration { return c.Time.Sub(c.At) - s.a
 // operator, because the clock of the user's machine is the least certain. If most other clocks agree with this machine,
 // it is the reference.
 func (s *Snapshot) ahead() time.Duration {
-	agree, best := 1, time.Duration(0) // this machine agrees with itself
+	agree, best := 1, time.Duration(0) // counts this machine, whose difference to itself is 0
 	for _, c := range s.Clocks {
 		d := c.Time.Sub(c.At)
 		n := 0

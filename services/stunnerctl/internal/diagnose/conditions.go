@@ -10,7 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/finding"
 )
 
-// IsWrong reports whether a condition of the operator reports a problem. Conditions of other controllers do not.
+// IsWrong reports whether a condition of the operator reports a problem. It returns false for conditions of other
+// controllers.
 func IsWrong(c metav1.Condition) bool { return finding.OfCondition(c.Type, string(c.Status)) != "" }
 
 // wrong returns the conditions of the given types that report a problem. Without types it checks all types that the

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// No word of a condition decides what a finding contains: if each word of a message and of its problem is replaced, the
+// Findings do not depend on the text of a condition: if each word of a message and of its problem is replaced, the
 // finding still has the object, the field and the remedy of the operator.
 func TestFindingsDoNotDependOnTheWordsOfConditions(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")

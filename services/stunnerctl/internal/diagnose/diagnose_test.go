@@ -228,7 +228,7 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// A NetworkPolicy that admits all addresses is no finding.
+// A NetworkPolicy that admits all addresses is not reported.
 func TestNetworkPolicyForAllClients(t *testing.T) {
 	for _, block := range []string{"{cidr: 0.0.0.0/0}", "{cidr: 0.0.0.0/0, except: [169.254.0.0/16]}", "{cidr: '::/0'}"} {
 		s := load(t, []byte(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all, namespace: meet},
@@ -240,7 +240,7 @@ spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: `+bl
 }
 
 // The NetworkPolicies of backends, and those of the pods towards them, are additive, and unknown labels may match. A
-// policy that only may deny the media is no finding.
+// policy that possibly denies the media is not reported.
 func TestNetworkPoliciesOfBackends(t *testing.T) {
 	const deny = "{podSelector: {matchLabels: {app: sfu}}, policyTypes: [Ingress]}"
 	for _, c := range []struct {
@@ -360,8 +360,8 @@ func TestReasonsOfTokensHaveARemedy(t *testing.T) {
 	}
 }
 
-// Refused tokens are a finding if more requests are refused than accepted, and a reason that the installation causes is
-// always one. A config that has just changed is not compared.
+// Refused tokens are a finding if more requests are refused than accepted, or if the installation causes the refusals.
+// A config that has just changed is not compared.
 func TestAuthFindings(t *testing.T) {
 	for name, tt := range map[string]struct{ status, want string }{
 		"few of many tokens":      {`"granted":40,"refused":{"token_audience":31}`, ""},

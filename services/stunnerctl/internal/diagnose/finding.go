@@ -2,8 +2,8 @@
 //
 // It is pure: a Snapshot contains the objects of a cluster or a folder, the answers of the operator and of the running
 // pods, and the clocks. The rules are a table in the order in which a call passes the parts of a Gateway, from the
-// public address to the peer. The operator serves the findings behind its conditions, which are used as they
-// are. A rule has a text of its own only where the operator cannot know the problem.
+// public address to the peer. The operator serves the findings behind its conditions, and their texts are used
+// unchanged. A rule has a separate text only for a problem that the operator cannot detect.
 //
 // # Files
 //
@@ -34,7 +34,7 @@ import (
 // Severity is how serious a finding is.
 type Severity = finding.Severity
 
-// The severities. Calls fail because of an error, and may fail because of a warning. An info is no problem.
+// The severities. Calls fail because of an error, and may fail because of a warning. An info is not a problem.
 const (
 	Error   = finding.Error
 	Warning = finding.Warning
@@ -96,7 +96,7 @@ func Clean(text string) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// sorted orders findings by severity, and within a severity by the order of the rules. Of equal findings, one remains.
+// sorted orders findings by severity, and within a severity by the order of the rules. It removes duplicates.
 func sorted(findings []Finding) []Finding {
 	slices.SortStableFunc(findings, func(a, b Finding) int { return cmp.Compare(rank(a.Severity), rank(b.Severity)) })
 	seen := map[Finding]bool{}

@@ -70,7 +70,7 @@ type ProbedURL struct {
 	// Address is the address that was tested; invalid if the name was not resolved.
 	Address netip.AddrPort `json:"address,omitzero"`
 	Result  ProbeResult    `json:"result"`
-	// Detail is the error, in words.
+	// Detail is the text of the error.
 	Detail string `json:"detail,omitempty"`
 	// Sent is the number of new connections, or over UDP of source ports. Answered is how many of them got an answer.
 	Sent     int `json:"sent"`
@@ -81,8 +81,8 @@ type ProbedURL struct {
 	Long ProbedLong `json:"long,omitzero"`
 	// Train are requests over UDP that were not repeated.
 	Train ProbedTrain `json:"train,omitzero"`
-	// Mapping is what a NAT has done to a client that paused. It is nil if there is no NAT, or if the NAT has kept the
-	// mapping.
+	// Mapping describes how a NAT has changed the mapping of a client during a pause. It is nil if there is no NAT, or
+	// if the NAT has kept the mapping.
 	Mapping *LostMapping `json:"mapping,omitempty"`
 	// TLSAtBalancer is set if a load balancer ends TLS, so that the certificate is not one of the Gateway.
 	TLSAtBalancer bool               `json:"tlsAtBalancer,omitempty"`
@@ -90,7 +90,7 @@ type ProbedURL struct {
 	Allocation    *ProbedAllocation  `json:"allocation,omitempty"`
 }
 
-// ProbedLong is the test of long packets. It runs after short packets to the same address were answered.
+// ProbedLong is the test of long packets. It runs only after short packets to the same address were answered.
 type ProbedLong struct {
 	// Bytes is the length of a packet without the headers of IP and its transport.
 	Bytes    int `json:"bytes"`
@@ -112,7 +112,7 @@ type ProbedTrain struct {
 // lossy reports whether so many packets are lost that gaps are audible.
 func (t ProbedTrain) lossy() bool { return (t.Sent-t.Returned)*20 > t.Sent }
 
-// lost is the number of lost packets in words.
+// lost returns a text with the number of lost packets.
 func (t ProbedTrain) lost() string {
 	return fmt.Sprintf("%d of %d packets (%d %%)", t.Sent-t.Returned, t.Sent, (t.Sent-t.Returned)*100/t.Sent)
 }

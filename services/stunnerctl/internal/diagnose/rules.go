@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Rule checks one thing. A rule of a Gateway gets the Gateway, and a rule of the whole installation gets nil.
+// Rule checks one property of a Gateway or of the installation. A rule of a Gateway gets the Gateway, and a rule of the
+// whole installation gets nil.
 type Rule struct {
 	Name  string
 	Check func(*Snapshot, *Gateway) []Finding
@@ -80,7 +81,7 @@ const (
 	Skipped State = "skipped"
 )
 
-// notChecked starts the fact of a stage whose objects or answers could not be read.
+// notChecked is the beginning of the fact of a stage whose objects or answers could not be read.
 const notChecked = "not checked"
 
 // Step is a stage that was checked, or that was skipped because an earlier stage failed or nothing could be read.

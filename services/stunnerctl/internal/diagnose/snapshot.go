@@ -76,7 +76,7 @@ func (a Asked) hasClient() bool { return a.User != "" || a.Client != "" }
 // Unreadable is a kind whose objects could not be read.
 type Unreadable struct {
 	Kind string `json:"kind"`
-	// Namespace is the only namespace that could not be read; empty means all, or all but Except.
+	// Namespace is the only namespace that could not be read. If it is empty, no namespace except Except could be read.
 	Namespace string `json:"namespace,omitempty"`
 	Except    string `json:"except,omitempty"`
 	// Right is the missing right, such as "list nodes" or "list pods -n meet". It is empty if there is another reason.

@@ -19,7 +19,7 @@ import (
 const keysTolerance = time.Hour
 
 // configTolerance is the time after the last change of a config in which its revision may differ from the operator's,
-// because the two are not asked at the same time.
+// because the two requests are not made at the same time.
 const configTolerance = 30 * time.Second
 
 // authService is a pod of the auth service that has answered.
@@ -65,7 +65,7 @@ var refusalCauses = map[string]cause{
 	"internal_error":       {"log", "see the log for the error"},
 }
 
-// ofInstallation are the reasons that a client cannot cause.
+// ofInstallation are the reasons that only the installation causes, and not a client.
 var ofInstallation = []string{
 	"keys_unavailable", "no_gateway", "no_gateway_served", "no_config", "clocks_differ", "internal_error",
 }
@@ -120,7 +120,7 @@ var authRules = []Rule{
 		for _, item := range s.Auth.Items {
 			answered[item.Pod] = cmp.Or(item.Error, statusText(item.Status))
 			if !slices.ContainsFunc(s.authPods(), func(pod *corev1.Pod) bool { return pod.Name == item.Pod }) {
-				others++ // a service announces its host name, which with hostNetwork is not the name of its pod
+				others++ // with hostNetwork, the announced host name of a service is not the name of its pod
 			}
 		}
 		for _, pod := range slices.Sorted(maps.Keys(answered)) {

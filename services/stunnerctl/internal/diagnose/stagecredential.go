@@ -135,7 +135,7 @@ func causeOf(reason string) cause {
 	return cause{"request", "see the meaning of the reason in docs/reference/reasons.md"}
 }
 
-// anyoneCanCause are the reasons that every scanner on the internet causes, so they are no errors by themselves.
+// anyoneCanCause are the reasons that scanners on the internet cause, so they are not errors by themselves.
 var anyoneCanCause = []string{"wrong_password", "unknown_user", "rate_limited"}
 
 // credentialReasons are the reasons that credentialRules report. The other reasons are a part of each call.
@@ -148,7 +148,7 @@ var credentialReasons = []string{
 var credentialRules = []Rule{
 	{"credentials are valid", func(s *Snapshot, g *Gateway) (found []Finding) {
 		if s.Asked.hasClient() {
-			return nil // the stage client has these refusals
+			return nil // the stage client reports these refusals
 		}
 		for _, reason := range credentialReasons {
 			r := s.recentRefusals(g, reason)
@@ -180,7 +180,7 @@ var credentialRules = []Rule{
 	}},
 }
 
-// servesSTUNOnly reports whether the Gateway has no relays by intent.
+// servesSTUNOnly reports whether the Gateway is configured to serve STUN without relays.
 func (g *Gateway) servesSTUNOnly() bool { return g.Config != nil && g.Config.Spec.STUNMode }
 
 // refusals are the recent refusals with one reason.

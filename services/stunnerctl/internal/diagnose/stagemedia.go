@@ -67,8 +67,8 @@ func (g *Gateway) media() inspection.Media {
 	return inspection.MergeMedia(all...)
 }
 
-// ongoing is the maximum age of a denial that counts as still happening. After an older denial, the route may have been
-// corrected, or the call that used a peer of a former route may have ended.
+// ongoing is the maximum age of a denial that counts as still happening. Since an older denial, the route may have been
+// corrected, or a call with a peer of a former route may have ended.
 const ongoing = 30 * time.Second
 
 // fewSilent is a divisor of the number of calls of a route. If less than this part of the calls is silent, the finding

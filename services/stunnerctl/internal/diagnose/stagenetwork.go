@@ -67,8 +67,8 @@ func (s *Snapshot) networkPolicies(g *Gateway) (found []Finding) {
 	return found
 }
 
-// egressTo returns a finding if the policies of the dataplane pods, which are additive, let them send to no endpoint of a
-// backend.
+// egressTo returns a finding if the policies of the dataplane pods, which are additive, do not admit traffic to any
+// endpoint of a backend.
 func (s *Snapshot) egressTo(b backend, egress []*networkingv1.NetworkPolicy) *Finding {
 	if len(egress) == 0 {
 		return nil
@@ -96,7 +96,7 @@ func (s *Snapshot) egressTo(b backend, egress []*networkingv1.NetworkPolicy) *Fi
 // ingressFrom returns a finding if the policies that select the pods of a backend do not admit the dataplane pods.
 func (s *Snapshot) ingressFrom(g *Gateway, own party, b backend) *Finding {
 	if len(b.service.Spec.Selector) == 0 {
-		return nil // its endpoints are no known pods
+		return nil // its endpoints are not known pods
 	}
 	pods := party{namespace: b.service.Namespace, labels: b.service.Spec.Selector, addresses: s.addressesOf(b.service)}
 	var selects *networkingv1.NetworkPolicy

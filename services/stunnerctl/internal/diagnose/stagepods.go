@@ -120,7 +120,7 @@ var podsRules = []Rule{
 		}}
 	}},
 	{"a pod takes new calls", func(s *Snapshot, g *Gateway) []Finding {
-		if g.ready() == 0 || g.admits() { // without ready pods, an earlier rule has a finding
+		if g.ready() == 0 || g.admits() { // if no pod is ready, an earlier rule reports it
 			return nil
 		}
 		return []Finding{{
@@ -132,7 +132,7 @@ var podsRules = []Rule{
 	}},
 }
 
-// createsNone reports whether an earlier rule has found why there are no pods.
+// createsNone reports whether an earlier rule has reported the reason for missing pods.
 func (g *Gateway) createsNone(s *Snapshot) bool {
 	for _, d := range g.Deployments {
 		if d.Spec.Replicas != nil && *d.Spec.Replicas == 0 || s.createError(d) != "" {
@@ -234,7 +234,7 @@ func (s *Snapshot) podProblem(pod *corev1.Pod) podProblem {
 	return podProblem{"status.conditions[Ready]", "is not ready", "see its log", false}
 }
 
-// crash describes a container that ends again and again.
+// crash describes a container that ends repeatedly.
 func crash(field string, c corev1.ContainerStatus) podProblem {
 	p := podProblem{
 		field, fmt.Sprintf("container %s ends again and again, %s", c.Name, count(int(c.RestartCount), "restart")),

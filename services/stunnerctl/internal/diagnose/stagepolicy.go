@@ -23,7 +23,7 @@ var policyRules = []Rule{
 			}
 			f := s.refused(g, *r.last, r.times)
 			if reason == "quota" || reason == "source_quota" {
-				f.Severity = r.severity(g) // others are served
+				f.Severity = r.severity(g) // the other clients are served
 			}
 			found = append(found, f)
 		}
@@ -141,7 +141,7 @@ func (s *Snapshot) scaling(g *Gateway) (found []Finding) {
 // unstructuredObject is an object without a Go type.
 type unstructuredObject = unstructured.Unstructured
 
-// minDefaultMemory is the memory limit below which a LimitRange leaves room for few calls.
+// minDefaultMemory is the default memory limit of a LimitRange below which a dataplane serves only few calls.
 var minDefaultMemory = resource.MustParse("64Mi")
 
 // quotas checks the ResourceQuotas and LimitRanges of the namespace of the Gateway.

@@ -50,7 +50,7 @@ var reachRules = []Rule{
 				continue
 			}
 			if alive, dead := p.direct(u.Listener); u.Result != ProbeAnswered && alive == 0 && dead > 0 {
-				continue // the consequence of dead pods
+				continue // a consequence of the pods that do not answer
 			}
 			if u.Secure && (u.Result == ProbeHandshake || u.Result == ProbeNoAnswer) && p.narrow() {
 				continue // a handshake has long packets, too
@@ -108,7 +108,7 @@ func (g *Gateway) balancers() (all []string) {
 	return all
 }
 
-// dead reports whether a pod has not answered. If it could not be asked, nothing is known.
+// dead reports whether a pod was tested directly and has not answered.
 func (p ProbedPod) dead() bool {
 	return slices.Contains([]ProbeResult{ProbeNoAnswer, ProbeRefused, ProbeHandshake, ProbeNotSTUN}, p.Result)
 }
@@ -447,7 +447,7 @@ func allocationFact(s *Snapshot, g *Gateway) string {
 		few(relays), p.Credential)
 }
 
-// listens is the remedy for a backend that does not answer, and no ICMP message says why.
+// listens is the remedy for a backend that does not answer, without an ICMP message about the reason.
 const listens = "see whether it runs and listens on this UDP port, and whether NetworkPolicies and firewalls let the pods " +
 	"reach it"
 
@@ -512,7 +512,7 @@ var packetRules = []Rule{
 	}},
 }
 
-// lossyAt reports whether the way to a listener loses packets. Losses on the way to backends then mean nothing.
+// lossyAt reports whether the way to a listener loses packets. Losses on the way to backends then have no meaning.
 func (p *Probe) lossyAt(listener string) bool {
 	return slices.ContainsFunc(p.URLs, func(u ProbedURL) bool { return u.Listener == listener && u.Train.lossy() })
 }

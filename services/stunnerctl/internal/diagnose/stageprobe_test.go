@@ -23,7 +23,7 @@ func gatewayProbe() *Probe {
 	}
 }
 
-// TestProbedHealthy: a healthy Gateway has no finding. Each step says what was tested, and what it proves.
+// TestProbedHealthy: a healthy Gateway has no finding. The fact of each step names the test and its result.
 func TestProbedHealthy(t *testing.T) {
 	s := load(t, nil, nil, nil)
 	s.Probes = map[string]*Probe{"meet/front-door": gatewayProbe()}
@@ -45,7 +45,7 @@ func TestProbedHealthy(t *testing.T) {
 	}
 }
 
-// TestProbesAreSkipped: a stage without packets is not reported as checked, and says why.
+// TestProbesAreSkipped: a stage without packets is not reported as checked, and its fact has the reason.
 func TestProbesAreSkipped(t *testing.T) {
 	unrouted := &Probe{URLs: []ProbedURL{gatewayProbe().URLs[1]}}
 	noCredential := gatewayProbe()

@@ -104,8 +104,8 @@ func rightsFact(s *Snapshot, _ *Gateway) string {
 // rightsStage adds the finding about missing rights to a report of one Gateway.
 var rightsStage = []Stage{{Name: "rights", Fact: rightsFact, Rules: rightsRules, Cluster: true}}
 
-// noGateways is the finding of a diagnosis that has checked no Gateway, or nil. others are Gateways of other
-// controllers.
+// noGateways is the finding of a diagnosis that has checked no Gateway, or nil. others are the ignored Gateways of
+// other controllers.
 func (s *Snapshot) noGateways(namespace string, checked int, others []string) *Finding {
 	where, flag := "in all namespaces", "-A"
 	if namespace != "" {

@@ -198,7 +198,7 @@ var backendRules = []Rule{
 	}},
 	{"ports of routes are those of clients", func(s *Snapshot, g *Gateway) []Finding {
 		if s.Asked.Peer != "" || s.Asked.hasClient() {
-			return nil // the stages of the probe have the exact answer
+			return nil // the stages of the probe test it exactly
 		}
 		r := s.recentRefusals(g, "port_denied")
 		if r.last == nil {

@@ -74,7 +74,7 @@ var serviceRules = []Rule{
 				Command: describe("service", svc),
 			}
 			if len(svc.Status.LoadBalancer.Ingress) > 0 {
-				f.Severity = Warning // clients use the address that exists
+				f.Severity = Warning // clients can use the existing address
 			}
 			if p := match(balancerRefusals, e.Message); p != nil {
 				f.Problem, f.Remedy = p.problem+": "+f.Problem, p.remedy
@@ -160,8 +160,8 @@ func (g *Gateway) publicSessions(svc *corev1.Service) []Finding {
 	}}
 }
 
-// balancerEvent returns the last event of a load balancer about a Service, or nil. Events of controllers of endpoints
-// do not count.
+// balancerEvent returns the last event of a load balancer about a Service, or nil. It ignores events of controllers of
+// endpoints.
 func (s *Snapshot) balancerEvent(svc *corev1.Service) (last *corev1.Event) {
 	for _, e := range s.eventsOf("Service", svc) {
 		ensuring := e.Reason == "EnsuringLoadBalancer" // this event is repeated after each failure

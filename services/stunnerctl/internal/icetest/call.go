@@ -69,7 +69,7 @@ func (o Options) symmetric(ctx context.Context, l Listener, t *Test) error {
 		}
 		return fmt.Errorf("peer %s: %w", t.Peer, err)
 	}
-	// Permissions are for IP addresses. The port may be denied all the same.
+	// Permissions are for IP addresses. The port may nevertheless be denied.
 	if o.denied(ctx, l.Name, other.Address()) != "" || o.denied(ctx, l.Name, relay.Address()) != "" {
 		return errNotAllowed
 	}
@@ -272,7 +272,7 @@ func (c *call) connect(ctx context.Context, answer string) error {
 	}
 }
 
-// incomplete returns the stage at which the connection is, as an error.
+// incomplete returns an error that names the current stage of the connection.
 func (c *call) incomplete() error {
 	return incomplete(c.conn.ICEConnectionState(), c.conn.SCTP().Transport().State())
 }

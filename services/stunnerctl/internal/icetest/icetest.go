@@ -141,8 +141,8 @@ type Options struct {
 	MaxLoss float64
 	// MaxGap is the longest Test.Gap, beyond the time between two messages, with which a test passes.
 	MaxGap time.Duration
-	// Denied returns why clients of a listener may not exchange media with a peer, or "" if they may or if it is not
-	// known. It may be nil.
+	// Denied returns why clients of a listener may not exchange media with a peer, or "" if they may, or if that is
+	// unknown. It may be nil.
 	Denied func(ctx context.Context, listener string, peer netip.AddrPort) string
 	// Why diagnoses a failure. peer is the peer of a failed test, if it is known. It may be nil.
 	Why func(ctx context.Context, peer netip.AddrPort) []diagnose.Finding

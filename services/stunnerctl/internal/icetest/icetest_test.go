@@ -260,7 +260,8 @@ func (p impostor) Answer(ctx context.Context, offer string) (string, error) {
 		ReplaceAllString(answer, "$1 00"+strings.Repeat(":00", 31)+"\r"), err
 }
 
-// TestCandidate: an address that is no loopback address is preferred, and then an address of the family of the relay.
+// TestCandidate: addresses other than loopback addresses are preferred, and among them an address of the family of the
+// relay.
 func TestCandidate(t *testing.T) {
 	const udp, typ = "a=candidate:1 1 UDP 1 ", " 7001 typ host\r\n"
 	const all = "v=0\r\na=candidate:1 1 TCP 1 192.0.2.1 9 typ host\r\n" + udp + "x.local" + typ + udp + "::1" + typ +

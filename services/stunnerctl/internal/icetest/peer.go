@@ -132,5 +132,5 @@ func (p HTTPPeer) Answer(ctx context.Context, offer string) (string, error) {
 	return string(body), nil
 }
 
-// Close does nothing.
+// Close implements Peer.
 func (HTTPPeer) Close() error { return nil }

@@ -14,8 +14,8 @@ const Version = "v1"
 // Severity is how serious a finding is.
 type Severity string
 
-// The severities. With an error, something would not be in force. A warning is about an outdated or unsafe setting, and
-// a remark about input that has no effect or that cannot be checked.
+// The severities. An error is about a part that would not be in force. A warning is about an outdated or unsafe
+// setting, and a remark about input that has no effect or that cannot be checked.
 const (
 	Error   Severity = "error"
 	Warning Severity = "warning"
@@ -35,7 +35,7 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 	File     string   `json:"file"`
 	Line     int      `json:"line"`
-	// Object is "KIND NAMESPACE/NAME"; empty for a text that is no object.
+	// Object is "KIND NAMESPACE/NAME"; empty for a text that is not an object.
 	Object string `json:"object,omitempty"`
 	// Field is the path of a field of Object; empty for the object as a whole.
 	Field   string `json:"field,omitempty"`

@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/render"
 )
 
-// Unit are manifests that are applied together.
+// Unit is a set of manifests that are applied together.
 type Unit struct {
 	// Files are the texts by name. The text of a Kustomization is the output of its build.
 	Files map[string][]byte
@@ -62,9 +62,10 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// units returns what is applied together: all files, and the Kustomizations. Kustomizations that contain the same
-// object, such as the Kustomizations of a test and of a production environment, are in different units. A Kustomization
-// that another Kustomization includes is left out, and so is a Component, unless the command line names it.
+// units returns the sets of manifests that are applied together: all files as one unit, and the Kustomizations.
+// Kustomizations that contain the same object, such as the Kustomizations of a test and of a production environment,
+// are in different units. A Kustomization that another Kustomization includes is left out, and so is a Component,
+// unless the command line names it.
 func (r *reader) units() []Unit {
 	var builds []*build
 	included := map[string]bool{}

@@ -61,7 +61,8 @@ func TestReadFails(t *testing.T) {
 	}
 }
 
-// A folder with a Kustomization stands for the built result. Findings have the places of the files that users wrote.
+// A folder with a Kustomization is read as the result of its build. The place of a finding is in a file that users
+// wrote.
 func TestRead_Kustomization(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

@@ -12,7 +12,7 @@ import (
 // Quote puts quotes around scalars at the given places. It leaves out a place that is not in the text.
 func Quote(text []byte, places []render.Span) []byte {
 	lines := bytes.SplitAfter(text, []byte("\n"))
-	// from the last to the first, so that a change moves no other place
+	// from the last to the first, so that a change does not move later places
 	slices.SortFunc(places, func(a, b render.Span) int { return cmp.Or(b.Line-a.Line, b.Column-a.Column) })
 	for _, at := range places {
 		if at.Line < 1 || at.Line > len(lines) {

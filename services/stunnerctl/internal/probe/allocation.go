@@ -204,8 +204,8 @@ func (o Options) allocate(ctx context.Context, p *diagnose.Probe, targets []targ
 	}
 }
 
-// backends returns at most a number of backends of a listener that are single addresses with a known port, and how many
-// there are besides. A backend of an earlier listener is left out without being counted.
+// backends returns at most a number of backends of a listener that are single addresses with a known port, and the
+// number of further such backends. A backend of an earlier listener is left out without being counted.
 func (o Options) backends(l config.Listener, most int, earlier []diagnose.ProbedBackend) (all []diagnose.ProbedBackend, omitted int) {
 	for _, cluster := range o.Config.Clusters {
 		if !slices.Contains(l.Routes, cluster.Name) {
@@ -304,7 +304,7 @@ func (o Options) exchange(ctx context.Context, t target, c credential.Credential
 			b.Elsewhere = e.elsewhere(b.Peer)
 		}
 		if e.matched[b.Peer] == 0 {
-			b.Long = diagnose.ProbedLong{} // an answer does not show which datagram it answers
+			b.Long = diagnose.ProbedLong{} // the answer cannot be attributed to a datagram
 		}
 	}
 }

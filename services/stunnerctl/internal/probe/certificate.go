@@ -27,7 +27,7 @@ func certificate(served []*x509.Certificate, host string, now time.Time) *diagno
 	}
 	at := now
 	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
-		at = leaf.NotAfter // the expiry of the certificate is judged apart from its chain
+		at = leaf.NotAfter // another rule checks the expiry of the certificate
 	}
 	_, err := leaf.Verify(x509.VerifyOptions{
 		Intermediates: between, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},

@@ -34,7 +34,7 @@ func healthPort(c config.Config) int {
 	return port
 }
 
-// health asks a pod whether its process is alive.
+// health requests the liveness probe of a pod.
 func (o Options) health(ctx context.Context, pod string, port int) diagnose.ProbedPod {
 	p := diagnose.ProbedPod{Pod: pod}
 	ctx, cancel := context.WithTimeout(ctx, timeout)

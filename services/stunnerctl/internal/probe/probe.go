@@ -1,9 +1,9 @@
-// Package probe sends packets to a Gateway as its clients do, and returns what was answered.
+// Package probe sends packets to a Gateway as its clients do, and returns the answers.
 //
-// Rules on declarations and states do not see a firewall, a wrong certificate of a proxy, or a media server that does
-// not run. For each public URL a probe sends STUN Binding requests (RFC 8489), over UDP, TCP, TLS or DTLS; where they
-// are answered it makes an allocation (RFC 8656), and through it sends a few datagrams to the backends of the routes.
-// It also connects to the pods directly, which distinguishes a dead pod from a broken path to it.
+// Rules on declarations and states do not detect a firewall, a wrong certificate of a proxy, or a media server that
+// does not run. For each public URL a probe sends STUN Binding requests (RFC 8489), over UDP, TCP, TLS or DTLS; where
+// they are answered it makes an allocation (RFC 8656), and through it sends a few datagrams to the backends of the
+// routes. It also connects to the pods directly, which distinguishes a dead pod from a broken path to it.
 //
 // The number of packets and the time are bounded. The result is a diagnose.Probe, which the rules of package diagnose
 // turn into findings.
@@ -14,7 +14,7 @@
 //	url.go          public URLs
 //	stun.go         connections and STUN transactions
 //	certificate.go  the certificates that a server sends
-//	train.go        requests at an even pace, of which each lost one counts
+//	train.go        requests at an even pace that are not repeated
 //	allocation.go   allocations, permissions and backends
 //	pod.go          pods directly
 package probe

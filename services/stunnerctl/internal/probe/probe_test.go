@@ -135,7 +135,7 @@ func issue(t *testing.T, leaf x509.Certificate) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}
 }
 
-// peer is a UDP socket, which echoes if answers is set, and counts what it receives.
+// peer is a UDP socket, which echoes if answers is set, and counts the received datagrams.
 func peer(t *testing.T, address string, answers bool) (at netip.AddrPort, received *atomic.Int32) {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", net.JoinHostPort(address, "0"))
@@ -351,7 +351,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestUnansweredRequestsAreRepeated: a request over UDP is repeated as RFC 8489 says, and ends with the context.
+// TestUnansweredRequestsAreRepeated: a request over UDP is retransmitted as in RFC 8489, and ends with the context.
 func TestUnansweredRequestsAreRepeated(t *testing.T) {
 	at, received := peer(t, "127.0.0.1", false)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -449,8 +449,8 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestDataIndications: an ICMP message is not an answer, and says by its type and code why the peer is not reached. The
-// answer of one peer does not count as the answer of another peer.
+// TestDataIndications: an ICMP message is not an answer. Its type and code determine the reported reason. The answer of
+// one peer does not count as the answer of another peer.
 func TestDataIndications(t *testing.T) {
 	v4, v6 := netip.MustParseAddrPort("10.0.0.1:5"), netip.MustParseAddrPort("[2001:db8::1]:6")
 	other := netip.MustParseAddrPort("10.0.0.1:9")
@@ -502,8 +502,8 @@ func TestDataIndications(t *testing.T) {
 	}
 }
 
-// TestErrorsInWords: no error of the network is quoted as it is.
-func TestErrorsInWords(t *testing.T) {
+// TestErrorsHaveTextsForUsers: errors of the network are replaced by texts for users.
+func TestErrorsHaveTextsForUsers(t *testing.T) {
 	for err, want := range map[error]diagnose.ProbeResult{
 		nil: diagnose.ProbeAnswered, io.EOF: diagnose.ProbeRefused, context.DeadlineExceeded: diagnose.ProbeNoAnswer,
 		net.ErrClosed: diagnose.ProbeNoAnswer, errors.New("other"): diagnose.ProbeFailed,

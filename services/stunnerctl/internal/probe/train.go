@@ -51,7 +51,7 @@ func (t *train) answered(id [stun.TransactionIDSize]byte) bool {
 	return known
 }
 
-// result returns what was counted.
+// result returns the counts.
 func (t *train) result() diagnose.ProbedTrain {
 	r := diagnose.ProbedTrain{Sent: len(t.sent), Returned: len(t.delays)}
 	if len(t.delays) > 0 {
@@ -133,7 +133,7 @@ func (w *wire) listen(ctx context.Context, during time.Duration, seen func(*stun
 			seen(m)
 			continue
 		}
-		if !errors.Is(err, errNotSTUN) || w.stream != nil { // a stream without STUN messages does not come back to them
+		if !errors.Is(err, errNotSTUN) || w.stream != nil { // a stream that contains other data cannot be read further
 			select { // a closed connection returns at once
 			case <-ctx.Done():
 			case <-time.After(time.Until(end)):

@@ -161,8 +161,8 @@ func (w *wire) passes(ctx context.Context, length int) bool {
 }
 
 // longest returns the length of the long messages of a protocol: with the headers of IPv6, UDP and DTLS they have the
-// minimum MTU of IPv6 (RFC 8200 §5), which packets of media of browsers nearly have. Two messages of a byte stream fill
-// a whole segment of a usual path.
+// minimum MTU of IPv6 (RFC 8200 §5). Media packets of browsers are nearly as long. Two messages of a byte stream fill a
+// whole segment of a usual path.
 func longest(p config.Protocol) int {
 	switch {
 	case p.Stream():
@@ -184,8 +184,8 @@ func (f *flow) translated() bool {
 	return netip.AddrPortFrom(own.Addr().Unmap(), own.Port()) != f.client
 }
 
-// pause sends nothing for a time and then a Binding request. If the mapping has changed, it returns the mapping and
-// ends the connection.
+// pause waits for a time without sending, and then sends a Binding request. If the mapping has changed, it returns the
+// mapping and ends the connection.
 func (f *flow) pause(ctx context.Context, during time.Duration) *diagnose.LostMapping {
 	defer f.end()
 	select {

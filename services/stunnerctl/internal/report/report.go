@@ -18,7 +18,7 @@ type Style struct {
 	Width int
 	// Color selects the colours of a terminal.
 	Color bool
-	// ASCII uses no other characters for marks.
+	// ASCII makes marks use only ASCII characters.
 	ASCII bool
 	// Steps prints the steps of every Gateway, and not only one line for each Gateway.
 	Steps bool

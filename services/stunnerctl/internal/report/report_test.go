@@ -70,7 +70,7 @@ ERROR  Service meet/front-door
 	}
 }
 
-// If stages had no objects or answers, the last line does not say that there is no problem.
+// If stages had no objects or answers, the last line does not claim that there is no problem.
 func TestPrintNotChecked(t *testing.T) {
 	for state, want := range map[diagnose.State]string{
 		diagnose.OK: "\nNo problem found.\n", diagnose.Skipped: "\nNo problem found in what was checked.\n",

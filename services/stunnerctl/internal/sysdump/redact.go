@@ -18,7 +18,8 @@ var (
 	secretField = regexp.MustCompile(
 		`(?i)(passw(or)?d|passphrase|secret|token|credential|private.?key|api.?key|access.?key|creds?$|^(tls\.)?key$)`)
 	// secretVariable matches the names of environment variables whose values are secret, in addition to secretField. A
-	// variable can have any name, and a value that is removed too much is better than a secret.
+	// variable can have any name, so the expression also matches variables without a secret: removing a harmless value
+	// is better than disclosing a secret.
 	secretVariable = regexp.MustCompile(`(?i)(pass|pwd|secret|token|cred|key|private|cookie|salt|seed|dsn|jwt)`)
 	// secretText matches secrets inside of texts, such as logs and arguments.
 	secretText = regexp.MustCompile(`(?is)` +
@@ -58,7 +59,7 @@ func (p privacy) Log(text string) string {
 	})
 }
 
-// Answer does the same with a decoded JSON value.
+// Answer is Log for a decoded JSON value.
 func (p privacy) Answer(value any) any {
 	switch value := value.(type) {
 	case map[string]any:

@@ -25,7 +25,8 @@ const (
 
 type object = unstructured.Unstructured
 
-// selection selects the objects of STUNner, and the objects that a Gateway leads to, from all objects of a cluster.
+// selection selects, from all objects of a cluster, the objects of STUNner and the objects that a Gateway refers to
+// directly or indirectly.
 type selection struct {
 	all  []object
 	kept []object
@@ -35,7 +36,7 @@ type selection struct {
 	controls func(controller string) bool
 }
 
-// selected returns the objects that belong into the archive.
+// selected returns the objects for the archive.
 func selected(all []object, controls func(string) bool) []object {
 	s := &selection{all: all, names: map[[3]string]bool{}, controls: controls}
 	chosen := make([]bool, len(all))

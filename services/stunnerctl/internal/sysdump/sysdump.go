@@ -1,6 +1,6 @@
-// Package sysdump collects what a bug report needs into one archive: the objects and events of STUNner and of what its
-// Gateways lead to, logs, and the answers of operator and dataplanes. Secrets are never read, secrets in other objects
-// and in logs are removed, and user names and addresses of clients are replaced by hashes.
+// Package sysdump collects the data for a bug report in one archive: the objects and events of STUNner and of the
+// backends of its Gateways, logs, and the answers of operator and dataplanes. Secrets are never read, secrets in other
+// objects and in logs are removed, and user names and addresses of clients are replaced by hashes.
 //
 // # Files
 //
@@ -84,8 +84,8 @@ type archive struct {
 	err      error
 }
 
-// Write writes the archive (tar, compressed with gzip) to w. What cannot be read is listed in its file problems.txt,
-// and is no error.
+// Write writes the archive (tar, compressed with gzip) to w. Objects and answers that cannot be read are listed in its
+// file problems.txt, and are not an error.
 func Write(ctx context.Context, w io.Writer, s connect.Source, o Options) error {
 	compressed := gzip.NewWriter(w)
 	a := &archive{privacy: newPrivacy(), tar: tar.NewWriter(compressed), now: o.Now}

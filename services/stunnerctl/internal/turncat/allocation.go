@@ -86,7 +86,7 @@ func allocate(
 		Conn: l, LoggerFactory: quiet,
 	})
 	if err != nil {
-		return nil, errors.Join(errors.New("set up TURN client"), l.Close()) // its parameters are constants
+		return nil, errors.Join(errors.New("set up TURN client"), l.Close()) // cannot happen
 	}
 	returned := make(chan struct{})
 	defer close(returned)
@@ -134,7 +134,7 @@ func (a *allocation) read(receive func([]byte)) {
 			continue
 		case err != nil:
 			a.fail(inWords(err, a.at, begun))
-			a.client.Close() // ends transactions
+			a.client.Close() // ends the running transactions
 			return
 		}
 		a.handle(buf[:n], receive)

@@ -31,7 +31,7 @@ var remedies = map[stun.ErrorCode]string{
 // ErrForbidden is the error response 403 to a request for a permission.
 var ErrForbidden = errors.New("error 403: no route of the gateway allows the peer: see stunnerctl can-reach")
 
-// next names the command that finds the faulty part of the path.
+// next names the command with which a user finds the faulty part of the path.
 const next = "next: stunnerctl why GATEWAY, which tests each part of the way"
 
 // at returns the transport address of the server, as in 192.0.2.10:3478/udp.
@@ -65,7 +65,7 @@ func (a *allocation) explain(request string, begun time.Time) error {
 		request, a.at, time.Since(begun).Seconds(), next)
 }
 
-// inWords returns an error of a connection to the server in words that name cause and remedy.
+// inWords returns an error of a connection to the server with a text that names cause and remedy.
 func inWords(err error, at string, begun time.Time) error {
 	if words := words(err, at, begun); words != nil {
 		return words
@@ -73,8 +73,9 @@ func inWords(err error, at string, begun time.Time) error {
 	return err
 }
 
-// handshakeError returns an error of the TLS or DTLS handshake in words. If it is no error of the connection, it is an
-// alert or a text of the library, and means that the server speaks another protocol or refuses the handshake.
+// handshakeError returns the text for an error of the TLS or DTLS handshake. An error that is not an error of the
+// connection is an alert or an error of the library. It means that the server uses another protocol or refuses the
+// handshake.
 func handshakeError(err error, at string, begun time.Time) error {
 	if words := words(err, at, begun); words != nil {
 		return words
@@ -83,7 +84,7 @@ func handshakeError(err error, at string, begun time.Time) error {
 		"use this protocol; %s", at, next)
 }
 
-// words returns an error in words, or nil for an unknown error.
+// words returns an error with a text for users, or nil for an unknown error.
 func words(err error, at string, begun time.Time) error {
 	var dns *net.DNSError
 	var name x509.HostnameError
@@ -121,15 +122,15 @@ func words(err error, at string, begun time.Time) error {
 	return nil
 }
 
-// Reason is why a connection does not work.
+// Reason is the cause for which a connection does not work.
 type Reason int
 
-// The reasons. Other is an error that is not about the network.
+// The reasons. Other is an error that the network does not cause.
 const (
 	Other       Reason = iota
 	Refused            // TCP RST, or ICMP port unreachable
 	Unrouted           // this machine has no route
-	Unreachable        // the network reports it, or the firewall of this machine
+	Unreachable        // reported by the network, or by the firewall of this machine
 	Silent             // nothing arrived in time
 	Closed             // the other side has ended it
 )

@@ -26,9 +26,9 @@ import (
 var foreign = regexp.MustCompile(`retransmi|turn: |dtls|ransaction|i/o timeout|read udp|read tcp|dial |connection refused|` +
 	`x509|tls:|error response|attribute|EOF|closed network`)
 
-// TestErrorsInWords: for any fault of a server, the error names the attempt and the address, its meaning and the
+// TestErrorsHaveTextsForUsers: for any fault of a server, the error names the attempt and the address, its meaning and the
 // remedy. It quotes no error of a library.
-func TestErrorsInWords(t *testing.T) {
+func TestErrorsHaveTextsForUsers(t *testing.T) {
 	silent := udpServer(t, nil)
 	for name, row := range map[string]struct {
 		endpoint Endpoint
@@ -71,9 +71,9 @@ func TestErrorsInWords(t *testing.T) {
 	}
 }
 
-// TestPermissionErrorsInWords: an error of a request for a permission names the attempt and the remedy, and quotes no
+// TestPermissionErrorsHaveTextsForUsers: an error of a request for a permission names the attempt and the remedy, and quotes no
 // error of a library.
-func TestPermissionErrorsInWords(t *testing.T) {
+func TestPermissionErrorsHaveTextsForUsers(t *testing.T) {
 	server, e := serve(t, func(c net.PacketConn) net.PacketConn { return c })
 	r, err := NewRelay(t.Context(), e, AnyFamily)
 	if err != nil {

@@ -24,7 +24,7 @@ type Stats struct {
 
 const maxRTTs = 4096
 
-// rtt adds a round trip to the TURN server.
+// rtt records the duration of a round trip to the TURN server.
 func (s *Stats) rtt(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

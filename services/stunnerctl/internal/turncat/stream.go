@@ -21,7 +21,7 @@ const (
 	echoTimeout = 5 * time.Second
 )
 
-// stdin carries the standard input to the peer, and the datagrams of the peer to the standard output.
+// stdin sends the standard input to the peer, and writes the datagrams of the peer to the standard output.
 func (r *runner) stdin(ctx context.Context) error {
 	r.Stats.Clients.Add(1)
 	return r.stream(ctx, r.In, r.Out)
@@ -64,7 +64,7 @@ func (r *runner) connections(ctx context.Context) error {
 	}
 }
 
-// stream carries a client without message boundaries. A lost allocation ends it with an error, because bytes in flight
+// stream serves a client without message boundaries. A lost allocation ends it with an error, because bytes in flight
 // may be lost with the allocation. So does a dropped datagram.
 func (r *runner) stream(ctx context.Context, in io.Reader, out io.Writer) error {
 	r.Stats.Active.Add(1)

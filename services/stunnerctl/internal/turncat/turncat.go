@@ -1,7 +1,7 @@
-// Package turncat carries the datagrams and bytes of local clients through a TURN server to a UDP peer (RFC 8656).
+// Package turncat relays the datagrams and bytes of local clients through a TURN server to a UDP peer (RFC 8656).
 //
 // Every client has an allocation of its own: each connection of a TCP or Unix listener, each source address of a UDP
-// listener, and the standard input. The TURN client comes from pion/turn; type allocation works around its limits.
+// listener, and the standard input. The TURN client comes from pion/turn; type allocation avoids its limitations.
 //
 // # Files
 //
@@ -10,7 +10,7 @@
 //	allocation.go     the TURN client
 //	udp.go stream.go  local clients
 //	relay.go          allocations for package icetest
-//	errors.go         errors in words, with their remedies
+//	errors.go         texts of errors, with their remedies
 //
 // The command is in services/stunnerctl/internal/command/turncat.go.
 package turncat
@@ -79,7 +79,7 @@ type Options struct {
 }
 
 // Run serves clients until ctx ends or the standard input has ended. It returns an error if a listener fails, or if the
-// data of the standard input was not carried completely.
+// data of the standard input was not relayed completely.
 func Run(ctx context.Context, o Options) error {
 	r := &runner{Options: o, places: make(chan struct{}, o.MaxClients)}
 	switch o.Client.Network {

@@ -5,7 +5,7 @@
 //	collector.go                       metrics
 //	endpoints.go                       paths and probes
 //	status.go sessions.go refusals.go  the answers
-//	media.go                           what the packets of calls show
+//	media.go                           packet counts of sessions, and reachable peers
 //	inspector.go                       requests of the operator
 //
 // The state of open listeners is read in services/stunnerd/internal/server/inspect.go and
@@ -37,7 +37,7 @@ type Collector struct {
 	Capacity func() int
 	// Offload returns how media is forwarded in the kernel.
 	Offload func() inspection.OffloadStatus
-	// Forwarding returns how datagrams are forwarded between pods, or nil if they are not.
+	// Forwarding returns how datagrams are forwarded between pods, or nil if none are forwarded.
 	Forwarding func() *inspection.ForwardingStatus
 	// Journal returns the state of the session journal, or nil if there is none.
 	Journal func() *inspection.JournalStatus
@@ -51,7 +51,7 @@ type Collector struct {
 type Config struct {
 	Revision  string
 	Age       float64 // seconds since the last contact with its source
-	Problem   string  // why the last received config was rejected, or the running config is only partly in force; or ""
+	Problem   string  // why the last config was rejected or is only partly in force; "" if neither
 	Listeners []config.Listener
 }
 

@@ -75,7 +75,7 @@ func (ep *endpoint) release() {
 }
 
 // socket is a listening socket with a channel that is closed by Close. endpoint.release waits for that channel, because
-// the address can be opened again only when the socket is closed.
+// the address can be opened again only after that.
 type socket struct {
 	net.Listener
 	closed chan struct{}
@@ -87,7 +87,6 @@ func (s *socket) Close() error {
 	return s.Listener.Close()
 }
 
-// NewEndpoints returns an empty set.
 func NewEndpoints(log *slog.Logger) *Endpoints {
 	return &Endpoints{log: log, open: map[string]*endpoint{}}
 }

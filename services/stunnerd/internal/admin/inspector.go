@@ -32,7 +32,7 @@ type Process struct {
 	Meter    *meter.Meter
 	// Listeners returns the listeners that run.
 	Listeners func() []config.Listener
-	// Status returns the whole status.
+	// Status returns the complete status.
 	Status func() inspection.Status
 	// Reach returns whether the clients of each listener may reach a peer.
 	Reach func(peer netip.AddrPort) []inspection.ListenerReach

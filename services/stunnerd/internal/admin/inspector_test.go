@@ -135,7 +135,7 @@ func TestSessionsAreShownOldestFirst(t *testing.T) {
 }
 
 // T-20: hashes show which calls have the same user or client, but do not show the user or client.
-func TestUsersAndClientsAreHiddenButRecognised(t *testing.T) {
+func TestHashesOfUsersAndClientsAreComparable(t *testing.T) {
 	i := inspected(Access{})
 	list := read[inspection.SessionList](t, i.Sessions(), "/sessions").Sessions
 	hash := regexp.MustCompile(`^[0-9a-f]{12}$`)
@@ -304,7 +304,7 @@ func TestStatusForCallersOnOtherHostsIsReduced(t *testing.T) {
 	}
 }
 
-func TestRefusalsSayWhyInWords(t *testing.T) {
+func TestRefusalsHaveATextWithTheReason(t *testing.T) {
 	h := inspected(Access{Users: true}).Refusals()
 	list := read[inspection.RefusalList](t, h, "/refusals").Refusals
 	if len(list) != 2 {
@@ -327,7 +327,7 @@ func TestRefusalsSayWhyInWords(t *testing.T) {
 	}
 }
 
-func TestRoutesOfARemovedListenerAreNotInvented(t *testing.T) {
+func TestRefusalOfARemovedListenerNamesNoRoutes(t *testing.T) {
 	i := inspected(Access{})
 	for routes, want := range map[string]map[string]string{
 		"(it has no routes)":         {"media/edge/udp": "it has no routes"},

@@ -51,7 +51,7 @@ func (i *Inspector) routes() map[string]string {
 
 // userID returns the user id in a TURN user name, so that refusals and sessions show the same user.
 func userID(username string) string {
-	if name, _ := credential.ParseUsername(username); name.UserID != "" { // also of a name with malformed caveats
+	if name, _ := credential.ParseUsername(username); name.UserID != "" { // also if its caveats are malformed
 		return name.UserID
 	}
 	return username

@@ -226,7 +226,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// The status of a large config fits into an answer to the operator, and names what it leaves out.
+// The status of a large config is cut so that it fits into an answer to the operator, and names the missing parts.
 func TestLongStatusIsCut(t *testing.T) {
 	i := inspected(Access{})
 	big := func(clusters, endpoints, listeners, cert int) func() inspection.Status {

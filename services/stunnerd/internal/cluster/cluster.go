@@ -30,7 +30,7 @@ type Verdict uint8
 const (
 	// Denied: no route allows the address.
 	Denied Verdict = iota
-	// Unnamed: a route allows the address, but no route that the view is limited to (see Only).
+	// Unnamed: a route allows the address, but the view is limited to other routes (see Only).
 	Unnamed
 	// PortDenied: a route allows the address, but not the port.
 	PortDenied

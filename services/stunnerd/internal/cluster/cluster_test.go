@@ -344,7 +344,7 @@ func TestEmbeddedAddressesNeedBothRoutes(t *testing.T) {
 // T-03: the sockets of a gateway are not allowed as peers, by any of their addresses: an address of the host, of
 // loopback or of a load balancer, or an IPv6 address that contains such an address. Other ports of the same addresses
 // are allowed.
-func TestOwnListenersAreNoPeers(t *testing.T) {
+func TestOwnListenersAreDeniedAsPeers(t *testing.T) {
 	own, balancer := netip.MustParseAddr("192.0.2.9"), netip.MustParseAddrPort("203.0.113.5:443")
 	self := NewSelf(
 		[]netip.Addr{own}, []uint16{3478}, []netip.AddrPort{balancer, netip.MustParseAddrPort("[2001:db8::5]:443")},

@@ -34,7 +34,7 @@ const (
 // hostSeed makes the buckets unpredictable. Otherwise the owner of a route could fill one bucket.
 var hostSeed = maphash.MakeSeed()
 
-// newHostTable returns a table of grants. Those of one address are in the order of the argument.
+// newHostTable returns a table of grants. The grants of one address keep the order of the argument.
 func newHostTable(grants []hostGrant) hostTable {
 	count := 1
 	for count*bucketSize < len(grants) {

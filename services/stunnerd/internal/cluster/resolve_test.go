@@ -81,7 +81,7 @@ func TestAnswersDoNotOpenSpecialAddresses(t *testing.T) {
 	}
 }
 
-func TestResolveLeavesTheConfigAlone(t *testing.T) {
+func TestResolveDoesNotModifyTheConfig(t *testing.T) {
 	resolved("192.0.2.7")
 	if named[1].Type != config.StrictDNS || named[1].Endpoints[0] != "sfu.example" {
 		t.Errorf("the config was changed: %v", named[1])

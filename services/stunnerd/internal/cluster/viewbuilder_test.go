@@ -176,8 +176,8 @@ func TestAPatchGivesTheSameViewsAsANewConfig(t *testing.T) {
 	}
 }
 
-// The cost of a patch depends on the number of changes: among 50,000 endpoints it allocates no more than the index of
-// the buckets.
+// The cost of a patch depends on the number of changes: with 50,000 endpoints it allocates at most the memory of the
+// index of the buckets.
 func TestThePatchCostDependsOnTheChange(t *testing.T) {
 	cost := func(endpoints int) float64 {
 		clusters, routes := numbered(1, endpoints)

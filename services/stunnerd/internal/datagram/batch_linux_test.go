@@ -160,8 +160,8 @@ func TestSendAllToSeveralAddresses(t *testing.T) {
 	}
 }
 
-// The flow label must not contain the address of the other family from an earlier use of the memory.
-func TestNameKeepsNothingOfEarlierUse(t *testing.T) {
+// The flow label of an IPv6 address must not contain bytes of an IPv4 address from an earlier use of the memory.
+func TestSocketAddressOverwritesReusedMemory(t *testing.T) {
 	var name, fresh unix.RawSockaddrInet6
 	to := netip.MustParseAddrPort("[2001:db8::1]:1")
 	fill(&name, unix.AF_INET, netip.MustParseAddrPort("192.0.2.1:2"))

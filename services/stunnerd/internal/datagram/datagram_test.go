@@ -170,7 +170,7 @@ func TestSenderLeavesScarceDescriptorsAlone(t *testing.T) {
 	}
 }
 
-func TestSenderThatIsClosedSendsNothing(t *testing.T) {
+func TestClosedSenderSendsNothing(t *testing.T) {
 	_, s := reader(t, "", 0)
 	own, err := s.Join(math.MaxInt)
 	if err != nil {
@@ -189,7 +189,7 @@ func TestSenderThatIsClosedSendsNothing(t *testing.T) {
 	}
 }
 
-// The reader of a socket sends from it while it is closed.
+// A socket can be closed while its reader sends from it.
 func TestSenderIsClosedWhileItsReaderSends(t *testing.T) {
 	conn, s := reader(t, "127.0.0.1", 0)
 	raw, err := conn.SyscallConn()

@@ -43,7 +43,7 @@ func SourceOf(received []byte) (s Source) {
 		used := len(received) - len(rest)
 		if at, ok := interfaceField(header); ok && used <= ControlSize {
 			s.length = used
-			copy(s.message[:], received[:header.Len]) // the kernel leaves the padding as it was
+			copy(s.message[:], received[:header.Len]) // the kernel does not write the padding
 			if !linkLocal(header, data) {
 				binary.NativeEndian.PutUint32(s.message[unix.CmsgLen(0)+at:], 0)
 			}

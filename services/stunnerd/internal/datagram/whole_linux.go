@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SendsWhole reports whether the kernel supports that a single datagram is not fragmented (see SendWhole). Linux
-// supports this. A sandbox that implements system calls itself may not.
+// SendsWhole reports whether the kernel can send a datagram without fragmentation (see SendWhole). Linux supports this.
+// A sandbox that implements system calls itself may not.
 var SendsWhole = sync.OnceValue(func() bool {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

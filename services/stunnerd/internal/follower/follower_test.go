@@ -253,7 +253,7 @@ func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 	}{
 		{[]string{"admin.new", "newer"}, 2},
 		{[]string{"admin.new", "newer"}, 2}, // as if the source sends it again after a reconnect
-		{[]string{"newest"}, 3},             // an upgrade that changes nothing that is known
+		{[]string{"newest"}, 3},             // after an upgrade of the source, without a change of known fields
 		{nil, 3},
 	} {
 		h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision(), Unknown: step.unknown}
@@ -411,7 +411,7 @@ func write(t *testing.T, l LastGood, content string) {
 }
 
 // a config is applied even if the state directory is not writable.
-func TestUnwritableStateFolderIsNoReasonToStop(t *testing.T) {
+func TestUnwritableStateFolderDoesNotStopTheProcess(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -119,7 +119,7 @@ func TestPeersAreIgnoredWithoutForwarding(t *testing.T) {
 }
 
 // A saved list that is damaged, old or of another Gateway is not used.
-func TestBadKeptPeersAreNotUsed(t *testing.T) {
+func TestInvalidSavedPeersAreNotUsed(t *testing.T) {
 	l, now := LastGood{Dir: t.TempDir(), ID: id}, time.Now()
 	if _, err := l.LoadPeers(now); !errors.Is(err, errNothingSaved) {
 		t.Errorf("no file: %v", err)

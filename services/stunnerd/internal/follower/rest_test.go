@@ -16,7 +16,7 @@ import (
 
 // For any rate of config changes, applying them uses a small share of a core, and the disk is written every few
 // seconds. The first change is applied at once. When the process ends, the last applied config is on disk.
-func TestAConfigThatChangesOftenIsPutInForceSeldom(t *testing.T) {
+func TestFrequentConfigChangesAreAppliedRarely(t *testing.T) {
 	dir := t.TempDir()
 	const cost, seconds = 20 * time.Millisecond, 20
 	var applied, written atomic.Int64

@@ -22,7 +22,7 @@ func block(t *testing.T, port int) {
 
 // A config with a placeholder of an unset variable is rejected with an error that names field and variable. The
 // previous config stays in force.
-func TestUnsetPlaceholderIsKeptOut(t *testing.T) {
+func TestConfigWithAnUnsetPlaceholderIsRejected(t *testing.T) {
 	f, h := follow(t, "")
 	good := configWith(t, func(c *config.Config) { c.Auth.Realm = "calls.${STUNNER_ADDR}" })
 	h.events <- discovery.Event{ID: id, Config: good, Revision: good.Revision()}

@@ -17,7 +17,7 @@ const (
 	// lostPings is the number of pings without an answer after which a pod is lost: 1.5 s. With a loss of 20 % in each
 	// direction, one pod in ten million is lost by mistake.
 	lostPings = 15
-	// neededFor is how long a pod is needed after the latest reason.
+	// neededFor is how long a pod counts as needed after the last call of need.
 	neededFor = time.Second
 	// pingRequestAfter is the number of pings without an answer after which other pods are requested to ping the pod
 	// too. After as many further pings the request is repeated.
@@ -55,7 +55,7 @@ func (p *life) need(at time.Duration) {
 // lost reports whether the pod does not answer.
 func (p *life) lost() bool { return p.unanswered.Load() >= lostPings }
 
-// nobody is the client in frames that are not about a client.
+// nobody is the placeholder in the client field of frames that are not about a client.
 var nobody = Client{Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), 0)}
 
 // ping pings silent pods that are needed, and lost pods. It is called every pingEvery; count is the number of earlier

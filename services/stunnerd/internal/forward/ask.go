@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// answerTimeout is how long a front waits for the answer of a home before it asks the other home. A front also
-	// drops the datagrams of a client without an owner for this time.
+	// answerTimeout is how long a front waits for the answer of a home before it asks the other home. If a search finds
+	// no owner, the front drops the datagrams of the client for this time.
 	answerTimeout = 250 * time.Millisecond
 	// giveUp is how long a front remembers that a home has not answered. Clients repeat requests after up to 8 s (RFC
 	// 8489 §6.2.1).
 	giveUp = 10 * time.Second
 	// unanswered is how long a front searches for the owner of a client before it passes STUN messages of the client to
-	// the listener, which answers that there is no session. A container that restarts is silent for about a second.
+	// the listener, which answers that there is no session. It is longer than the restart of a container, which takes
+	// about a second.
 	unanswered = 3 * time.Second
 	// maxSearches is the maximum number of clients whose owner a front does not know: it is searching, or has found
 	// that there is none.
@@ -109,7 +110,7 @@ type ownerSearch struct {
 	asked *datagram.Source
 }
 
-// ask counts an ask to the current home, and returns the home.
+// ask counts an ask frame to the current home, and returns the home.
 func (s *ownerSearch) ask() *pod {
 	s.asks++
 	home := s.homes[s.step]
@@ -148,7 +149,7 @@ const (
 	toHome
 	ownerless
 	limited
-	// dropped: this pod is about to have the session.
+	// dropped: this pod is taking over the session.
 	dropped
 )
 
@@ -371,7 +372,7 @@ func (t *front) missing(k clientKey, from *pod, limit int, at time.Duration) (ne
 	return s.ask(), nil
 }
 
-// none records that a client has no owner.
+// none records that the search has found no owner of a client.
 func (t *front) none(k clientKey, asked *datagram.Source, at time.Duration) {
 	if len(t.searches) < most(t.clients, maxSearches) {
 		t.searches[k] = &ownerSearch{none: true, began: at, since: at, asked: asked}

@@ -25,9 +25,9 @@ const (
 	copiesPerPing = 1000
 	// secondWaits is how long the second home waits for the first home to take over a session.
 	secondWaits = time.Second
-	// maxCopies is the largest memory of copies of other pods. Options.Copies may be less.
+	// maxCopies is the largest memory of copies of other pods. Options.Copies may set a lower limit.
 	maxCopies = 256 << 20
-	// priceCopy is the memory of a copy without its record.
+	// priceCopy is the memory of a copy in addition to its record.
 	priceCopy = 256
 	// copyHeader is the size of a version and a clock.
 	copyHeader  = versionSize + 8
@@ -203,7 +203,7 @@ func (x *index) taken(k clientKey, s *saved) {
 	}
 }
 
-// stay ends an attempt to take over a session, and keeps the copy.
+// stay ends a failed attempt to take over a session, and keeps the copy.
 func (x *index) stay(s *saved) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -386,7 +386,7 @@ func (f *Forwarder) handleCopy(v *view, l *link, k clientKey, m message, now tim
 	switch goesOn := f.meet(v, l, k, m.client, version.Session, theirs); {
 	case !goesOn:
 		return
-	case f.sessions.Has(m.client): // another session
+	case f.sessions.Has(m.client): // it belongs to another session of the client
 		f.replies.add(l, copied, m.client, m.payload[:copyHeader])
 		return
 	}

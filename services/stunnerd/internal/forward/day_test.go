@@ -29,7 +29,7 @@ type disturbance struct {
 	share  float64
 	// notice is the time from SIGTERM to the end of the process; 0 means that there is no SIGTERM.
 	notice time.Duration
-	// back is set if a process continues with the journal of the earlier one. lost is set if the pod is gone without a
+	// back is set if a process continues with the journal of the earlier one. lost is set if the pod ends without a
 	// successor.
 	back, lost bool
 }
@@ -62,7 +62,7 @@ func newDaySession(random *rand.Rand, spread float64) daySession {
 	}
 }
 
-// cutBy is why the call of a session ends.
+// cutBy is the cause of the end of a call.
 type cutBy int
 
 const (

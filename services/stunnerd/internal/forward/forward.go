@@ -29,7 +29,7 @@
 //	quota.go                    quotas of users over all pods
 //	receive.go                  what a received frame does
 //	status.go                   counters
-//	simulation_test.go          a simulation of 1,000,000 sessions, and day_test.go of a day
+//	simulation_test.go          a simulation of 1,000,000 sessions; day_test.go simulates a day
 package forward
 
 import (

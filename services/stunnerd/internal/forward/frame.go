@@ -78,8 +78,8 @@ const (
 	// ping is sent to a silent pod. The answer is pong. Both have no payload and no client.
 	ping
 	pong
-	// pingRequest is sent to other pods when a pod has not answered pings, so that they ping it too. The payload is the
-	// id of that pod (8 bytes).
+	// pingRequest is sent to other pods when a pod has not answered pings, so that they ping that pod too. The payload
+	// is the id of that pod (8 bytes).
 	pingRequest
 	// counts is sent to a home of users, with the numbers of their sessions at the sender. The payload is a list of
 	// users (16 bytes), numbers (4 bytes) and the counters of the sender at the time of counting (8 bytes). The client
@@ -90,7 +90,7 @@ const (
 	admit
 	// admitted is the answer to admit. The payload is the id and one byte: 1 if the user may, or 0.
 	admitted
-	// adopt is take for the front of the client. The answer is taken.
+	// adopt has the meaning and the payload of take, and is sent to the front of the client. The answer is taken.
 	adopt
 	// begin is sent by a draining pod to a pod that accepts new sessions. The payload is an Allocate request of the
 	// client, which the sender has authenticated.

@@ -110,7 +110,8 @@ func (f *Forwarder) Adopt(c Client, record []byte, asked datagram.Source, front 
 	return f.handed(k, c, front.pod, &asked)
 }
 
-// Adopts reports whether a session can be offered to a front: it does not drain, and has answered the latest offer.
+// Adopts reports whether a session can be offered to a front: the front does not drain, and has answered the latest
+// offer.
 func (f *Forwarder) Adopts(front ReturnPath) bool {
 	return f != nil && front.pod.accepts() && !f.silent(front.pod, adopt)
 }
@@ -334,7 +335,7 @@ func (f *Forwarder) handleTaken(l *link, k clientKey, m message) {
 	}
 	select {
 	case o.answer <- m.payload[0] == 1:
-	default: // a repeated answer
+	default: // the answer to a repeated offer, which was handled before
 	}
 }
 

@@ -16,7 +16,7 @@ const (
 	maxHeld = 1 << 18
 )
 
-// index is what a home stores: the owners of clients, and copies of their sessions.
+// index is the data of a home: the owners of clients, and copies of their sessions.
 type index struct {
 	mu   sync.Mutex
 	held map[clientKey]holding

@@ -9,7 +9,8 @@ import (
 )
 
 // settleAfter is how long a new key only decrypts frames. Until then the previous key encrypts, so that each receiver
-// has the key of a frame. It is longer than 30 s, after which a pod that receives no lists is removed from the list.
+// has the key of a frame. A pod that receives no lists for 30 s is removed from the list, so settleAfter is longer than
+// 30 s.
 const settleAfter = time.Minute
 
 // derive returns the cipher of frames from sender to receiver. A frame cannot be replayed to another pod, or to a later

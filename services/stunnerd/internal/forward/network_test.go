@@ -28,7 +28,8 @@ type network struct {
 	sent []sentFrame
 	// lost contains the addresses to which all frames are lost.
 	lost map[netip.AddrPort]bool
-	// apart has functions that report whether a frame is lost. dice selects the share of all frames that is lost.
+	// apart contains functions that report whether a frame is lost. dice selects the lost frames if a share of all
+	// frames is lost.
 	apart []func(from, to netip.AddrPort) bool
 	dice  *rand.Rand
 	share float64
@@ -208,7 +209,7 @@ func list(nodes ...*node) Peers {
 	return p
 }
 
-// cluster starts pods that know each other.
+// cluster starts pods that have a list of all of them.
 func (n *network) cluster(number int) (nodes []*node) {
 	for i := range number {
 		nodes = append(nodes, n.start(fmt.Sprintf("pod-%d", i)))
@@ -230,7 +231,7 @@ func settle() {
 	synctest.Wait()
 }
 
-// testSessions records what is delivered. It answers each datagram of a client with "re: " and the datagram.
+// testSessions records the delivered datagrams. It answers each datagram of a client with "re: " and the datagram.
 type testSessions struct {
 	mu        sync.Mutex
 	has       map[Client]bool
@@ -412,7 +413,7 @@ func (s *testSessions) Users(yield func(User, int64) bool) {
 	}
 }
 
-// got returns what was delivered and answered since the last call.
+// got returns the datagrams that were delivered and answered since the last call.
 func (s *testSessions) got() (delivered, answered []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -72,7 +72,7 @@ func (o *Outbox) passUnknown(
 		f.counters.asked.Add(1)
 		l := home.link.Load()
 		return l != nil && o.add(l, ask, c, payload)
-	case limited: // the client may have a session, so the caller must not answer that it has none
+	case limited: // the client may have a session, so the caller must not send an error for a missing session
 		f.counters.limited.Add(1)
 		f.meter.Decline(meter.Searches, meter.Note{})
 		return true

@@ -45,8 +45,8 @@ type clientKey struct {
 	port, listener uint16
 }
 
-// keyOf returns the key of a client. It reports false for a client that cannot be forwarded: one with an IPv6 zone,
-// which has a meaning on one host only.
+// keyOf returns the key of a client. It reports false for a client that cannot be forwarded: an IPv6 zone has a meaning
+// on one host only.
 func keyOf(c Client) (clientKey, bool) {
 	addr := c.Addr.Addr()
 	b := addr.As16()
@@ -90,7 +90,7 @@ type link struct {
 	peer   Peer
 	sealer sealer
 	// sender sends the frames to the pod. The kernel keeps datagrams to a pod that has vanished in the send buffer of
-	// the socket, so each pod has a sender of its own, unless shared is set.
+	// the socket, so each pod has a separate sender, unless shared is set.
 	sender sender
 	shared bool
 	// openers are in the order of the keys.
@@ -259,8 +259,9 @@ func (f *Forwarder) connect(at *pod, peer Peer, keys []datedKey, now time.Durati
 	return l
 }
 
-// SetPeers replaces the list of pods. The zero Peers ends forwarding. Pods with an invalid address or one of another
-// family than that of this pod, and later pods with a name or sender that an earlier pod has, are ignored.
+// SetPeers replaces the list of pods. The zero Peers ends forwarding. It ignores pods whose address is invalid or of
+// another family than the address of this pod. Of several pods with the same name or sender, it ignores all but the
+// first.
 func (f *Forwarder) SetPeers(p Peers) {
 	if f == nil {
 		return

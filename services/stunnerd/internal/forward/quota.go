@@ -12,9 +12,9 @@ import (
 )
 
 // The quota of a user counts the sessions in all pods. One pod, the home of the user, decides about each new session:
-// the pod with the highest rendezvous hash. Each pod reports to the homes how many sessions their users have at it, and
-// asks the home of a user before it answers an Allocate request. So two concurrent requests at two pods cannot both get
-// the last session of a quota. Reported counts alone could not prevent that.
+// the pod with the highest rendezvous hash. Each pod reports to the homes how many sessions their users have in this
+// pod, and asks the home of a user before it answers an Allocate request. So two concurrent requests at two pods cannot
+// both get the last session of a quota. Reported counts alone could not prevent that.
 //
 // The counts of a home end with its process. A pod that gets no answer decides by its own count. A count is valid for
 // countTime only, so no user is refused because of the sessions of a pod that is gone.
@@ -27,7 +27,8 @@ const (
 	// answer. Together they are shorter than the 500 ms after which a client repeats its request (RFC 8489 §6.2.1).
 	admitTimes   = 3
 	admitTimeout = 100 * time.Millisecond
-	// alone is how long a pod does not ask a home that has not answered, so that clients do not wait for it.
+	// alone is how long a pod sends no question to a home that has not answered, so that clients do not wait for this
+	// home.
 	alone = 5 * time.Second
 	// maxCounts is the largest number of counts that a home stores. The users of 1,000,000 sessions in 100 pods with
 	// one session each need 10,000.
@@ -79,8 +80,8 @@ type ownCount struct {
 	counter  uint64
 }
 
-// count is the number of sessions of a user in a process. A process that replaces another process has a different
-// sender. The counts of senders that are not in the list are ignored.
+// count is the number of sessions of a user in a process. A process has another sender than the process that it
+// replaces. The counts of senders that are not in the list are ignored.
 type count struct {
 	sender   [8]byte
 	sessions uint32

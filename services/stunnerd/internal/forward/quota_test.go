@@ -169,7 +169,7 @@ func TestQuotaOverPods(t *testing.T) {
 }
 
 // T-12: pods that cannot reach the home of a user decide alone, and wait for the home only once. When the home is
-// reachable again, it decides, and knows all sessions.
+// reachable again, it decides again, and counts all sessions.
 func TestQuotaWithoutTheHome(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
@@ -211,8 +211,8 @@ func TestQuotaWithoutTheHome(t *testing.T) {
 	})
 }
 
-// Sessions of a pod that is gone do not count: at once if it has left the list or was replaced by a process with the
-// same sessions, else when its numbers expire.
+// Sessions of a pod that has ended do not count. If the pod has left the list, or was replaced by a process with the
+// same sessions, this is so at once; otherwise when its numbers expire.
 func TestQuotaForgets(t *testing.T) {
 	for name, c := range map[string]struct {
 		goes func(n *network, nodes []*node) []*node

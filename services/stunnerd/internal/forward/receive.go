@@ -168,7 +168,7 @@ func (f *Forwarder) handleUnknown(l *link, k clientKey, m message, at time.Durat
 	case len(m.payload) == 0:
 	case isSTUN(m.payload):
 		limit = asksPerSlot
-	default: // media, which the client continues to send
+	default: // media; the client sends more
 		limit = freeAsksPerSlot
 	}
 	next, asked := f.front.missing(k, l.pod, limit, at)

@@ -175,7 +175,7 @@ func (w *eventPods) search(k clientKey, owner, front int) (at time.Duration, fou
 			}
 		}
 		if listed || at < w.listed[front] {
-			at += answerTimeout // ownerless
+			at += answerTimeout // the search has found no owner
 		}
 	}
 	return at, false

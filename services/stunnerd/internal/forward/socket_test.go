@@ -48,7 +48,7 @@ func (e *echoes) Flush(time.Time) {
 	e.packets = e.packets[:0]
 }
 
-// pods opens two Forwarders on the loopback interface that know each other.
+// pods opens two Forwarders on the loopback interface, each with a list of both.
 func pods(t testing.TB, bad Client) (f [2]*Forwarder, s [2]*echoes) {
 	t.Helper()
 	return podsAt(t, netip.MustParseAddr("127.0.0.1"), bad)

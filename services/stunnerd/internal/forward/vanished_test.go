@@ -41,8 +41,8 @@ func passAll(front, owner *Forwarder, answers chan string, clients []Client) err
 	return nil
 }
 
-// Clients of a living pod lose nothing when other pods vanish: neither datagrams to the owner nor answers. The kernel
-// keeps the frames to a vanished pod in the send buffer of their socket for three seconds.
+// Clients of a reachable pod lose neither datagrams to the owner nor answers when other pods vanish. The kernel keeps
+// the frames to a vanished pod in the send buffer of their socket for three seconds.
 func TestVanishedPodsAffectNoClients(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return

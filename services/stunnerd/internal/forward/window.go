@@ -18,7 +18,7 @@ type window struct {
 
 const words = windowSize/64 + 1
 
-// skip marks a counter and all lower counters as seen. The window must not have seen any frame.
+// skip marks a counter and all lower counters as seen. It may be called only before the first frame.
 func (w *window) skip(counter uint64) {
 	for i := range w.seen {
 		w.seen[i] = ^uint64(0)

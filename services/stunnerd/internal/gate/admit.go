@@ -18,12 +18,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// refusal is the error response to a request. With code 0 the request is not answered.
+// refusal is the error response to a request. If code is 0, the request gets no answer.
 type refusal struct {
 	code   stun.ErrorCode
 	reason meter.Reason
 	attrs  []stun.Setter
-	// terse leaves out the reason phrase.
+	// If terse is set, the response has no reason phrase.
 	terse bool
 	// peer is the peer that is refused, if any.
 	peer netip.AddrPort
@@ -53,7 +53,8 @@ var admission = map[stun.Method][]rule{
 }
 
 // authentication is the long-term credential mechanism (RFC 8489 §9.2.4). A request is authenticated before its
-// attributes are checked (§6.3.1). The full slice expression makes append copy the slice.
+// attributes are checked (§6.3.1). The full slice expression sets the capacity to the length, so that append copies the
+// slice.
 var authentication = []rule{
 	turnServed, credentialPresent, credentialComplete, nonceFresh, guessesLeft, credentialValid, unknownAttributes,
 }[:7:7]
@@ -94,7 +95,7 @@ func credentialPresent(g *Gate, r *request) *refusal {
 	return challenge
 }
 
-// maxCredential bounds USERNAME, REALM and NONCE in bytes (RFC 8489 §14.3, §14.9, §14.10).
+// maxCredential is the maximum size of USERNAME, REALM and NONCE in bytes (RFC 8489 §14.3, §14.9, §14.10).
 var maxCredential = []struct {
 	attr stun.AttrType
 	most int
@@ -117,7 +118,7 @@ func credentialComplete(_ *Gate, r *request) *refusal {
 func nonceFresh(g *Gate, r *request) *refusal {
 	sent, _ := r.Value(stun.AttrNonce)
 	if c, ok := r.client.(session.Movable); ok && c.Authenticated() {
-		return nil // it is a nonce of that pod
+		return nil // the other pod has issued the nonce
 	}
 	foreign := r.Type.Method == stun.MethodAllocate && !g.nonces.Own(sent)
 	if foreign || !g.nonces.Valid(sent, r.client.Addr().Addr(), time.Now()) {
@@ -146,8 +147,8 @@ func guessesLeft(g *Gate, r *request) *refusal {
 const leeway = 5 * time.Second
 
 // credentialValid verifies the credential of a request. An unknown user, a wrong password and an expired credential get
-// the same 401, so that the answer does not tell which users exist. A revoked credential gets it too, and so do
-// malformed caveats, caveats of another gateway, and caveats whose time of issue is in the future. A credential of a
+// the same 401, so that the answer does not disclose which users exist. A revoked credential, malformed caveats,
+// caveats of another gateway, and caveats whose time of issue is in the future get the same 401. A credential of a
 // former authority is valid for an existing session. It is valid for a new allocation only if Former.New is set.
 //
 // A caveat that this release does not know gets 403. The request is authentic, but the server refuses to perform it
@@ -165,7 +166,8 @@ func credentialValid(g *Gate, r *request) *refusal {
 		known, err := a.Verify(string(username), now, leeway)
 		key := known.Key
 		if errors.Is(err, credential.ErrUnknownUser) {
-			// The MAC is checked for unknown users too, so that the time to the answer does not tell which users exist.
+			// The MAC is checked for unknown users too, so that the time to the answer does not disclose which users
+			// exist.
 			key = credential.Key(string(username), a.Realm, "")
 		}
 		signed := r.SignedWith(key)
@@ -316,8 +318,8 @@ func allocationExists(_ *Gate, r *request) *refusal {
 	return refuseIf(r.flow == nil, stun.CodeAllocMismatch, meter.NoAllocation)
 }
 
-// owner refuses a user other than the user of the allocation with 441 (RFC 8656 §5). The caveats of a credential are a
-// part of the user name, so another credential of the same user is refused too: a session cannot change its caveats.
+// owner refuses with 441 any user but the user of the allocation (RFC 8656 §5). The caveats of a credential are a part
+// of the user name, so another credential of the same user is refused too: a session cannot change its caveats.
 func owner(_ *Gate, r *request) *refusal {
 	return refuseIf(r.username != r.flow.Username, stun.CodeWrongCredentials, meter.OtherUser)
 }

@@ -118,7 +118,7 @@ func TestCaveatsOfAnAllocate(t *testing.T) {
 		if s := b.table.All(); c.want == 0 && (len(s) != 1 || s[0].UserID != "ann") {
 			t.Errorf("%q: sessions %v", c.caveats, s)
 		}
-		// If the password is wrong, the answer does not tell what is wrong with the caveats.
+		// If the password is wrong, the answer does not disclose the error in the caveats.
 		if got := codeOf(b.with(newClient("192.0.2.2:1000"), credential.Credential{
 			Username: cred.Username, Password: "guess",
 		}, stun.MethodAllocate, udp)); got != 401 || b.refused(meter.WrongPassword) != 1 {

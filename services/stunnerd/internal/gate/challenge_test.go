@@ -62,8 +62,8 @@ func TestFloodPreventsNoChallenge(t *testing.T) {
 	}
 }
 
-// T-10: one socket behind a load balancer gets few answers, whatever it repeats. The number of answers of a listener is
-// bounded.
+// T-10: one socket behind a load balancer gets few answers, even if it repeats its requests. The number of answers of a
+// listener is bounded.
 func TestOneSocketGetsFewAnswers(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		answers, c, raw := 0, newClient("10.0.0.1:1"), v.first()

@@ -12,7 +12,7 @@ import (
 
 // elsewhere passes a message of a client without a session to the pod that has the session, if there may be such a pod.
 // A provisional session counts as a session of the other pod. This pod always handles Binding and Allocate requests. A
-// Send indication of a client with a session shows the path of the client, like ChannelData.
+// Send indication of a client with a session updates the path to the client, as ChannelData does.
 func (g *Gate) elsewhere(r *request, message []byte) bool {
 	switch r.Type.Method {
 	case stun.MethodRefresh, stun.MethodCreatePermission, stun.MethodChannelBind, stun.MethodSend:
@@ -67,14 +67,13 @@ func (g *Gate) moved(f *flow, how session.Move) {
 	}
 }
 
-// held announces the session of the client to the other pods.
 func (f *flow) held() {
 	if c, ok := f.Client.(session.Movable); ok {
 		c.Held()
 	}
 }
 
-// changed sends the other pods a copy of the session.
+// changed sends a copy of the session to its homes.
 func (f *flow) changed() {
 	if c, ok := f.Client.(session.Movable); ok {
 		c.Changed()

@@ -20,7 +20,7 @@
 //	request.go                       parsed requests, lifetimes of allocations
 //	elsewhere.go                     clients whose session another pod has
 //	restore.go                       sessions of a crashed process
-//	handover.go copies.go            sessions that go to another pod, or come from one; their copies
+//	handover.go copies.go            sessions that move between pods, and their copies
 //	inspect.go                       reachable peers, and the end of sessions, for package admin
 //	model_*_test.go                  random sequences against a model of RFC 8656
 //	timers_test.go *_timers_test.go  lifetimes in virtual time
@@ -134,8 +134,8 @@ type Gate struct {
 	flows map[netip.AddrPort]*flow
 }
 
-// flow is the state of a client that has an allocation. The gate keeps no state for other clients, because their source
-// address may be forged.
+// flow is the state of a client with an allocation. The gate keeps no state for a client without one, because its
+// source address may be forged.
 type flow struct {
 	*session.Session
 	relay      *relay.Relay
@@ -387,7 +387,7 @@ func (g *Gate) ended(f *flow) {
 	if g.table.Remove(f.Session) {
 		g.log.Debug("session ended", "relay", f.Session.Relay, "duration", time.Since(f.Started))
 	}
-	f.permitted.release() // after Remove: the session can no longer be charged
+	f.permitted.release() // after Remove, because the session cannot be charged from then on
 	f.Client.Released()
 	f.Usage.End()
 }

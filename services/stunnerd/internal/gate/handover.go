@@ -16,7 +16,7 @@ const provisionalTime = 5 * time.Second
 
 // Errors of Depart and Take.
 var (
-	// ErrPeer is the error for a session with a peer that would lose data during a handover.
+	// ErrPeer is the error for a session that stays in this pod because one of its peers would lose data.
 	ErrPeer = errors.New("a peer in use is not known to take a new relayed address")
 	// ErrTransport is the error for a session that cannot leave its pod: its client uses a connection.
 	ErrTransport = errors.New("the connection of the client ends in this pod")
@@ -27,8 +27,8 @@ var (
 	errWaiting  = errors.New("other pods have not admitted the session yet")
 )
 
-// Departure is a session that is ready to go to another pod. Its requests are dropped, and its data is forwarded, until
-// Stay or Go is called.
+// Departure is a session that is ready for its handover to another pod. Its requests are dropped, and its data is
+// forwarded, until Stay or Go is called.
 type Departure struct {
 	Record session.Record
 	gate   *Gate
@@ -56,7 +56,7 @@ func (f *flow) setLeaving(leaving bool) bool {
 }
 
 // Depart prepares the session of a client for another pod. excluded reports addresses of peers whose sessions stay. The
-// error is ErrTransport, ErrPeer, or that the session has ended, has not begun or is being handed over already.
+// error is ErrTransport or ErrPeer, or says that the session has ended, has not begun or is already being handed over.
 func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*Departure, error) {
 	f := g.flow(client)
 	if f == nil {
@@ -75,7 +75,7 @@ func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*D
 	d := &Departure{gate: g, flow: f}
 	checks, ok := f.relay.Depart(excluded)
 	switch {
-	case f.relay.Closed(): // since the lookup
+	case f.relay.Closed(): // it has ended since the lookup
 		return nil, errEnded
 	case !ok:
 		d.Stay()
@@ -139,12 +139,12 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 		g.table.Cancel(s)
 		return err
 	}
-	f.refreshing.Lock() // expire waits for this mutex
+	f.refreshing.Lock() // makes expire wait until the session is complete
 	defer f.refreshing.Unlock()
 	g.open(f, relay.Reserved{Socket: socket, Advertised: advertised}, true)
 	f.relay.Restore(r.Channels, r.Permissions)
 	g.table.Add(s)
-	f.relay.RestoreNominations(r.Checks) // from here on the session can be charged
+	f.relay.RestoreNominations(r.Checks) // after Add, because only then the session can be charged
 	f.permitted.charge(f.relay.Channels())
 	f.relay.From(former, r.Checks)
 	if former != nil {

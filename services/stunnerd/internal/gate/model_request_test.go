@@ -37,7 +37,7 @@ func (m *trial) mint(user string, ttl time.Duration) login {
 	return login{username: c.Username, password: string(c.Password), user: user, expires: c.Expires, genuine: true}
 }
 
-// loginOf returns the credential for a request of a client, usually the one that the client has.
+// loginOf returns the credential for a request of a client: usually its own credential, sometimes another one.
 func (m *trial) loginOf(a *actor) login {
 	switch m.rng.IntN(24) {
 	case 0:

@@ -9,8 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// S-15: the answer to a Binding request with PADDING is nearly as long as the request, and never longer. It contains
-// nothing of the request, whose source may be forged.
+// S-15: the answer to a Binding request with PADDING is nearly as long as the request, and never longer. It repeats no
+// content of the request, because the source may be forged.
 func TestPaddingOfBindingRequests(t *testing.T) {
 	b := newFixture(t)
 	for _, source := range []string{"192.0.2.1:1000", "[2001:db8::1]:1000"} {

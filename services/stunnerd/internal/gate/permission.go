@@ -54,7 +54,7 @@ func (p *permissions) reserve(peers []netip.AddrPort, channels int, channel bool
 	return p.memory.Set(session.PriceOfMore(all, channels))
 }
 
-// fresh returns how many of the peers have no permission. It stops counting at MaxPermissions+1.
+// fresh returns how many of the peers have no permission. The result is at most MaxPermissions+1.
 func (p *permissions) fresh(peers []netip.AddrPort) int {
 	var fresh []netip.Addr
 	for _, peer := range peers {

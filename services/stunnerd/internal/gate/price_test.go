@@ -91,7 +91,7 @@ func numbered(n int) stun.Setter {
 // the ledger charges at least the memory of a session, its permissions and its channels. Half of the permissions
 // are for peers with a channel.
 func TestPricesCoverMeasuredMemory(t *testing.T) {
-	const n = 200 // so that what other tests have left in the heap is little for one session
+	const n = 200 // so that memory of other tests in the heap is small compared with the sessions
 	c := newCrowd(t, n, func(i int) string { return fmt.Sprintf("192.%d.2.%d:1000", i>>8, i&255) })
 	used, charged := inUse(), c.table.Held()[session.Memory]
 	step := func(what string, sockets int64, do func(i int) stun.ErrorCode) {

@@ -25,7 +25,7 @@ type request struct {
 	username string
 	userID   string
 	caveats  credential.Caveats
-	// begun is the flow of a session that an Allocate request has created and that waits for admission.
+	// begun is the flow that an Allocate request has created, while its session waits for admission.
 	begun     *flow
 	admission session.Admission
 }

@@ -179,13 +179,13 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	}
 	f := g.continued(r, client, name, now, left)
 	s := f.Session
-	f.refreshing.Lock() // expire waits for this mutex
+	f.refreshing.Lock() // makes expire wait until the session is complete
 	defer f.refreshing.Unlock()
 	f.id.Store(uint64(saved.ID))
 	g.open(f, relay.Reserved{Socket: saved.Socket, Advertised: r.Relay.Addr()}, true)
 	f.relay.Restore(r.Channels, r.Permissions)
 	g.table.Restore(s)
-	f.relay.RestoreNominations(r.Checks) // from here on the session can be charged
+	f.relay.RestoreNominations(r.Checks) // after Restore, because only then the session can be charged
 	f.permitted.charge(f.relay.Channels())
 	if err := g.start(f); err != nil {
 		g.log.Debug("cannot restore a session", "relay", s.Relay, "error", err)

@@ -502,7 +502,7 @@ func TestLeftSessionsStayInTheJournal(t *testing.T) {
 	})
 }
 
-// mute is a client that discards what is sent to it.
+// mute is a client that discards all datagrams to it.
 type mute struct{ *client }
 
 func (mute) Send([]byte) error { return nil }

@@ -187,7 +187,7 @@ func TestRevokedSessionIsNotRestored(t *testing.T) {
 	}
 }
 
-// revokedEntry returns an entry of the journal of the user ann.
+// revokedEntry returns a journal entry of a session of the user ann.
 func revokedEntry(b fixture) *Saved {
 	now := time.Now()
 	return &Saved{Socket: opened(b), Entry: journal.Entry{Record: session.Record{
@@ -195,7 +195,7 @@ func revokedEntry(b fixture) *Saved {
 	}}}
 }
 
-// The check of a request does not allocate, whatever the number of revocations.
+// The check of a request does not allocate, for any number of revocations.
 func TestRevokedDoesNotAllocate(t *testing.T) {
 	var list []credential.Revocation
 	for i := range 1000 {

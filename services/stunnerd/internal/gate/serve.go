@@ -99,7 +99,7 @@ func (g *Gate) reply(r *request, answer []byte, err error) {
 		answered()
 		return
 	}
-	g.sendStored(r.client, bytes.Clone(answer), err, answered) // r is reused
+	g.sendStored(r.client, bytes.Clone(answer), err, answered) // r is reused when Receive returns
 }
 
 // stores reports whether sessions of a client are stored in the journal.
@@ -118,7 +118,7 @@ func (g *Gate) sendStored(client session.Client, answer []byte, err error, answe
 // refused session ends. The session exists meanwhile, so that the answer does not also wait for its relay socket.
 func (g *Gate) await(r *request, answer []byte, err error) {
 	f, client, over := r.begun, r.client, overQuota(r.admission.Over)
-	answer = bytes.Clone(answer) // r and the memory of its answer are reused
+	answer = bytes.Clone(answer) // r and the memory of its answer are reused when Receive returns
 	refused, refusedErr := r.refusal(over)
 	refused = bytes.Clone(refused)
 	note := g.note(r, over)
@@ -187,7 +187,7 @@ func (g *Gate) refuse(r *request, why *refusal) {
 	g.send(r.client, answer, err)
 }
 
-// note describes a refused request.
+// note returns the context of a refusal for the log and for /refusals.
 func (g *Gate) note(r *request, why *refusal) meter.Note {
 	name, _ := r.Value(stun.AttrUsername)
 	return meter.Note{Listener: g.name, Client: r.client.Addr(), Peer: why.peer, User: string(name)}
@@ -212,8 +212,8 @@ func (f *refusal) Error() string { return f.reason.String() }
 
 // binding returns the address of the client. Clients of RFC 3489 support only MAPPED-ADDRESS (RFC 5389 §12.2). If the
 // request has PADDING, the answer has it too (RFC 5780 §7.6). So a client can find out whether the path passes long
-// packets in both directions. The answer is not longer than the request, and contains nothing of it, because the source
-// may be forged. If PADDING is shorter than the address in the answer, the answer has no PADDING.
+// packets in both directions. The source may be forged, so the answer is not longer than the request and repeats no
+// content of it. If PADDING is shorter than the address in the answer, the answer has no PADDING.
 func (g *Gate) binding(r *request) ([]byte, error) {
 	mapped := stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: r.client.Addr()}
 	if r.Classic {
@@ -228,7 +228,7 @@ func (g *Gate) binding(r *request) ([]byte, error) {
 }
 
 // mappedSize is the length of XOR-MAPPED-ADDRESS with an IPv6 address. maxPadding is the longest PADDING of an answer:
-// a longer one than the MTU of Ethernet shows a client nothing about the path.
+// with PADDING beyond the MTU of Ethernet, a client cannot test the path.
 const (
 	mappedSize = 24
 	maxPadding = 1500
@@ -516,7 +516,7 @@ func (g *Gate) channelBind(r *request) ([]byte, error) {
 
 // bind binds the channel of a ChannelBind. Data is sent to the client in the channel when the caller has sent the
 // answer and calls answered. Some clients, for example libnice, drop ChannelData that arrives before the answer.
-// ChannelData from the client needs no such order.
+// ChannelData from the client is forwarded at once.
 func (g *Gate) bind(r *request) (answered func()) {
 	n, _ := r.Channel()
 	peers, _ := r.Peers()
@@ -525,8 +525,8 @@ func (g *Gate) bind(r *request) (answered func()) {
 	return answered
 }
 
-// refusalOf converts an error of the allocation engine: to a 437 if the allocation has ended, or to a refusal with the
-// code of an engine.Refusal. Any other error is returned unchanged.
+// refusalOf converts an error of the allocation engine: an allocation that has ended becomes a 437, and an
+// engine.Refusal becomes a refusal with its code. Any other error is returned unchanged.
 func refusalOf(err error) error {
 	var refused engine.Refusal
 	switch {

@@ -23,7 +23,7 @@ func (n *deafNetwork) Open(addr netip.Addr, port uint16) (relay.Socket, error) {
 
 func (deafSocket) Start(relay.Receiver) error { return errors.New("too many watches") }
 
-// If the kernel cannot poll another relay socket, the client gets 508, and nothing of its session remains.
+// If the kernel cannot poll another relay socket, the client gets 508, and its session is removed completely.
 func TestAllocationWithoutReceiverIsRefused(t *testing.T) {
 	b, network := newFixture(t), new(deafNetwork)
 	b.network = network

@@ -25,7 +25,7 @@ func TestAllocationLastsAsLongAsGranted(t *testing.T) {
 	}
 }
 
-// lasts checks that an allocation exists until a moment and not longer.
+// lasts checks that an allocation exists exactly until the given time.
 func (v *virtual) lasts(c *client, via netip.AddrPort, ends time.Duration) {
 	v.t.Helper()
 	v.at(ends - time.Second/2)
@@ -58,7 +58,7 @@ func TestCreatePermissionWhileAnAllocationEnds(t *testing.T) {
 		const clients, peers = 100, 256
 		for round := range 10 {
 			end := time.Now().Add(defaultLifetime * time.Second)
-			asks := map[*client][]byte{} // built before, so that only the gate works at the moment of the end
+			asks := map[*client][]byte{} // built before the end of the lifetime
 			for i := range clients {
 				c := newClient(fmt.Sprintf("192.0.2.%d:%d", 1+i, 1000+round))
 				v.must(c, stun.MethodAllocate, udp)

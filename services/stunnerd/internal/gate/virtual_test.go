@@ -181,7 +181,7 @@ func (v *virtual) answer(c *client, via netip.AddrPort, peer relaytest.Peer) []b
 	}
 }
 
-// carries compares the directions in which data is relayed.
+// carries checks in which directions data is relayed.
 func (v *virtual) carries(what string, got, want ways) {
 	v.t.Helper()
 	if got != want {

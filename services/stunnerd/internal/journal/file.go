@@ -33,11 +33,11 @@ func (j *Journal) start() (restored Restored) {
 		j.setAside(failedName, errors.New("two processes have ended while they restored its sessions"))
 		j.Done()
 	}
-	j.last, j.root, j.size = s.last, s.root, whole // these bytes become free when the file is replaced
+	j.last, j.root, j.size = s.last, s.root, whole // the volume has these bytes again when the file is replaced
 	former := slices.Collect(maps.Keys(s.sessions))
 	s.resume(j.o.Now())
 	for _, e := range s.entries() {
-		if kept, err := j.join(e.Record); err == nil { // always nil: replay keeps the limits of a Record
+		if kept, err := j.join(e.Record); err == nil { // always nil, because replay enforces the limits of a Record
 			kept.queued = true
 			j.sessions[e.ID] = kept
 			j.shares.set(&kept.share, kept.sizes())
@@ -53,7 +53,7 @@ func (j *Journal) start() (restored Restored) {
 	case err == nil:
 	case whole > 0 && j.keep(whole) == nil:
 		j.warn("compact journal", err)
-		for _, id := range former { // with their current state, or their end
+		for _, id := range former { // the new file gets their current state, or their end
 			j.queue.whole[id] = struct{}{}
 		}
 		j.work()
@@ -110,7 +110,7 @@ func (j *Journal) isLock(f *os.File) bool {
 	return err == nil && namedErr == nil && os.SameFile(own, named)
 }
 
-// attempts counts this attempt to restore the journal, and returns the number of those before it. The count is written
+// attempts counts this attempt to restore the journal, and returns the number of earlier attempts. The count is written
 // before anything is read, so that a journal that crashes its reader is counted too.
 func (j *Journal) attempts() int {
 	if info, err := os.Lstat(j.path(fileName)); err != nil || info.Size() == 0 {
@@ -199,8 +199,8 @@ func (j *Journal) replace(f file, size int64) error {
 
 // use continues with a file of the given size.
 func (j *Journal) use(f file, size int64) {
-	// The compacted file must fit on the volume beside the current file. A file that cannot become smaller is not
-	// compacted again and again.
+	// The compacted file must fit on the volume beside the current file. The limit is above size, so that a file that
+	// cannot become smaller is not compacted at each write.
 	j.limit = max(min(max(2*size, j.minimum), j.volume(size)*2/5), size+size/8)
 	j.broken = false
 	j.mu.Lock()
@@ -240,7 +240,7 @@ func (j *Journal) drop() {
 	}
 }
 
-// volume returns how many bytes of the volume the journal may use. size is the current size of its file.
+// volume returns how many bytes of the volume the journal may use, including the current size of its file.
 func (j *Journal) volume(size int64) int64 {
 	more, err := j.room(j.o.Dir)
 	if err != nil {
@@ -264,7 +264,7 @@ func (j *Journal) capacity() int64 {
 }
 
 // fault counts an error that prevents writes, and logs it unless the journal already has a problem. The caller must
-// hold mu, or be start.
+// hold mu, except start.
 func (j *Journal) fault(what string, err error) {
 	if j.problem == "" {
 		j.o.Log.Error("The journal of sessions failed: calls continue, but a crash would end them",

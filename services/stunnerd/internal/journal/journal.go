@@ -1,22 +1,22 @@
 // Package journal stores what another process needs to continue the sessions of this one after it has crashed.
 //
 // The journal is a file in the state folder, to which every change of a session is appended before the client is
-// answered. When the process is killed, the kernel still has all written entries. The folder is in memory, and the file
-// need not survive a restart of the host: there is no fsync(2). There is no mmap(2) either: on a full volume it would
-// end the process with a SIGBUS.
+// answered. When the process is killed, the kernel still has all written entries. The file need not survive a restart
+// of the host, so the journal does not call fsync(2). It does not use mmap(2), because on a full volume a write to
+// mapped memory ends the process with a SIGBUS.
 //
 // The state of the sessions is in memory too. A change applies to it and is queued, and a goroutine writes the queue to
 // the file. So a goroutine that reads packets never waits for a write: it passes the answer to the client to After. If
 // the queue is full, changed sessions are written as a whole later. Only states between two writes are lost then.
 //
 // A volume that is full or fails disables the journal, and never affects a call. The state is not larger than 5/16 of
-// the volume, so that a compaction has room for a second file. Changes of users and sources that store much are refused
-// first, so that they displace no entries of others: see shares.
+// the volume, so that a compaction has room for a second file. If space is scarce, changes of users and sources with
+// many stored bytes are refused first (see shares).
 //
 // # Files
 //
 //	journal.go  the journal, and the changes of its state
-//	share.go    whose changes are not stored
+//	share.go    shares of users and sources in the capacity
 //	writer.go   queue, writes, compaction
 //	file.go     the files, the start, errors
 //	replay.go   file format and reading
@@ -81,8 +81,7 @@ type Entry struct {
 type Status struct {
 	// Problem says why changes are not stored. It is empty if they are.
 	Problem string
-	// Bytes is the size of the file in bytes.
-	Bytes int64
+	Bytes   int64
 	// Sessions is the number of stored sessions that have not ended.
 	Sessions int
 	// Errors is the number of writes that failed or took too long, and of journals that were set aside.
@@ -155,8 +154,8 @@ type Journal struct {
 	// declined is the value of refused at the last log line about refused changes.
 	declined atomic.Uint64
 	lines    *meter.RefusalLog
-	// measured is the value of refused when the free space of the volume was last measured. measure is the earliest
-	// time at which later refusals cause another measurement.
+	// measured is the value of refused at the last measurement of the free space of the volume. measure is the earliest
+	// time of the next measurement that a refusal causes.
 	measured uint64
 	measure  time.Time
 	// locked reports whether lock is the lock of the folder.
@@ -187,7 +186,6 @@ type stored struct {
 // hooks are the functions and values that tests replace.
 type hooks struct {
 	open func(name string, flags int) (file, error)
-	// room returns how many bytes may be added to the volume of a folder.
 	room func(dir string) (int64, error)
 	// minimum is the size up to which the file is not compacted. It is also the least capacity.
 	minimum int64
@@ -201,7 +199,7 @@ func osFile(name string, flags int) (file, error) {
 	// O_NONBLOCK: the open of a named pipe must not wait.
 	f, err := os.OpenFile(name, flags|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
-		return nil, err // not a nil *os.File in the interface
+		return nil, err // returning f would put a nil *os.File into the interface
 	}
 	return f, nil
 }
@@ -430,8 +428,8 @@ func (j *Journal) Check(id ID, c session.Check) {
 	}
 }
 
-// check stores a check in place of the earlier check of the same peer. If the share is used up, the peer has no check
-// afterwards, because the earlier one is out of date. The caller must hold mu.
+// check stores a check in place of the earlier check of the same peer. If the share is used up, the earlier check is
+// removed too, because it is out of date. The caller must hold mu.
 func (j *Journal) check(id ID, s *stored, c session.Check) {
 	at := slices.IndexFunc(s.Checks, func(o session.Check) bool { return o.Peer == c.Peer })
 	more := checkSize(&c)

@@ -182,8 +182,8 @@ func resumed(now time.Time, r *session.Record) []Entry {
 	return s.entries()
 }
 
-// crash checks what the next process would restore now: for each session the state after its last answered change, or a
-// later state.
+// crash compares the sessions that the next process would restore now with the model: each must have the state after
+// its last answered change, or a later state.
 func (w *model) crash() {
 	w.t.Helper()
 	data, err := os.ReadFile(filepath.Join(w.dir, fileName))

@@ -28,7 +28,7 @@ const (
 	frameSize  = 2 + 4
 )
 
-// kind is the kind of an entry.
+// kind is the kind of an entry. The comments below list the fields of the payload after kind and ID.
 type kind byte
 
 const (
@@ -37,7 +37,7 @@ const (
 	permitted                 // end, addresses
 	bound                     // ChannelRecord
 	checked                   // Check
-	ended                     // nothing
+	ended                     // without further fields
 	nonces                    // root, without an ID
 	moved                     // whether the client uses another pod
 	formers                   // session.Former each, without an ID; replaces the earlier entry

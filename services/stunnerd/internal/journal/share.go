@@ -44,7 +44,6 @@ func (c *count) upTo(k class) int64 {
 	return c[essential] + c[checks]
 }
 
-// holder is a user ID or a source that has at least one session.
 type holder struct {
 	count
 	sessions int
@@ -119,8 +118,8 @@ func (s *shares) admits(of *share, k class, n int64) bool {
 	return true
 }
 
-// most returns the maximum number of stored bytes that count for a class (see upTo). Essential entries may exceed the
-// capacity twofold, because the capacity may have become smaller since they were stored: the file is then compacted in
+// most returns the maximum number of stored bytes that count for a class (see upTo). For essential entries it is twice
+// the capacity, because the capacity may have become smaller since they were stored. The file is then compacted in
 // place.
 func (s *shares) most(k class) int64 {
 	if k == essential {
@@ -129,7 +128,7 @@ func (s *shares) most(k class) int64 {
 	return s.capacity
 }
 
-// exceeded returns a class of which entries must be removed.
+// exceeded returns the class whose entries must be removed next, because it exceeds its limit.
 func (s *shares) exceeded() (k class, ok bool) {
 	for _, k := range [...]class{checks, essential} {
 		if s.total[k] > 0 && s.total.upTo(k) > s.most(k) {

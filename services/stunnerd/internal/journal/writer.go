@@ -55,7 +55,7 @@ func (j *Journal) change(k kind, id ID, s *stored, payload func([]byte) []byte) 
 }
 
 // queueSize is the size of the queued entries above which sessions are queued as a whole. The longest entry may exceed
-// it. It is positive, even on a full volume, so that each call of take takes something. The caller must hold mu.
+// it. It is positive, even on a full volume, so that each call of take makes progress. The caller must hold mu.
 func (j *Journal) queueSize() int { return int(max(1, min(maxQueue, j.shares.capacity/32))) }
 
 // rewrite queues the whole state of a session. The caller must hold mu.
@@ -307,7 +307,7 @@ func (j *Journal) restart() {
 		err = j.compact(false)
 	}
 	if err == nil {
-		_ = os.Remove(j.path(attemptsName)) // from a process that used the folder earlier
+		_ = os.Remove(j.path(attemptsName)) // a previous process may have left it
 		return
 	}
 	j.failed("start journal", err)
@@ -328,9 +328,9 @@ func (j *Journal) shrink() {
 	}
 }
 
-// recover compacts the file after a failed write. If the volume has no space for a second file, it does so in place: a
-// process that is killed between the truncation and the last write then leaves only some sessions. Entries that do not
-// fit are left out.
+// recover compacts the file after a failed write. If the volume has no space for a second file, recover compacts the
+// file in place. If the process is killed between the truncation and the last write, the file has only some of the
+// sessions. Entries that do not fit are left out.
 func (j *Journal) recover(why error) {
 	j.failed("write journal", why)
 	j.fit()
@@ -347,7 +347,7 @@ func (j *Journal) recover(why error) {
 			j.use(j.file, size)
 			return
 		}
-		j.most, j.mostUntil = size+size/5, j.o.Now().Add(retryAfter) // then up to nine tenths of size may be stored
+		j.most, j.mostUntil = size+size/5, j.o.Now().Add(retryAfter) // so that fit removes some entries
 		j.fit()
 	}
 	j.failed("start journal anew", err)
@@ -404,7 +404,7 @@ func (j *Journal) copyTo(f file, intact bool) (size int64, err error) {
 	return size, nil
 }
 
-// encode appends the entries of sessions up to a size, and returns the sessions that are left. The caller holds mu.
+// encode appends the entries of sessions up to a size, and returns the remaining sessions. The caller holds mu.
 func (j *Journal) encode(b []byte, size int, ids []ID) ([]byte, []ID) {
 	now := j.o.Now()
 	for i, id := range ids {

@@ -32,7 +32,7 @@ const (
 	ChallengeBurst = 10
 	// tupleRate bounds the answers to unauthenticated requests of one address and port. A single socket behind a load
 	// balancer then uses at most one percent of the tokens that all clients behind the load balancer share.
-	tupleRate = 10 // a second
+	tupleRate = 10 // tokens a second
 	// TupleBurst is the number of answers that one address and port may get at once.
 	TupleBurst = 10
 	// repeatRate limits the answers to repeated requests from private addresses. If the limit of challengeRate is
@@ -80,7 +80,7 @@ func (p *Process) NewListener() *Listener {
 }
 
 // Allow reports whether an unauthenticated request may be answered, and if so takes the cost of the answer from the
-// token buckets. The argument fraction is the cost: Challenge or Binding.
+// token buckets. The cost is 1/fraction of a token, where fraction is Challenge or Binding.
 func (l *Listener) Allow(r Request, fraction int) bool {
 	switch {
 	case r.Connected:

@@ -22,7 +22,7 @@ import (
 //
 // A list of 20,000 passwords takes half a second without limits. From one public address it takes 20,000 / 10 minutes,
 // 33 hours. From one private address it takes 20 minutes, with any number of ports. Eight random letters (2·10^11) take
-// 200 years on average. A password of such a list is not safe; the operator warns of passwords shorter than 16 bytes.
+// 200 years on average. Therefore the operator warns about passwords shorter than 16 bytes.
 //
 // A private source may be a load balancer in front of all clients. One socket behind it that guesses uses up its port,
 // which is 1 % of the limit of the source. A host that sends more than 17 guesses a second, each from a new port, uses
@@ -61,18 +61,17 @@ type guesser struct {
 	user   string
 }
 
-// allowance is the number of wrong passwords that a guesser may send.
 type allowance struct {
 	guesser
 	// perMinute is how many wrong passwords are compared in a minute.
 	perMinute int
-	// lock is set if no password is compared for the time guessLock after perMinute was reached.
+	// lock is set if no password is compared for guessLock after perMinute is reached.
 	lock bool
 }
 
 // spent is the used part of an allowance of wrong passwords, stored as times since guesses.epoch.
 type spent struct {
-	// full is when no wrong password counts any more.
+	// full is the time from which no earlier wrong password counts any more.
 	full time.Duration
 	// locked is when the lock ends.
 	locked time.Duration

@@ -50,14 +50,14 @@ func NewProcess() *Process {
 	}
 }
 
-// AllowFailure reports whether a request with a wrong credential may be answered, and counts the answer.
+// AllowFailure reports whether a request with a wrong credential may be answered. If so, it counts the answer.
 func (p *Process) AllowFailure(r Request) bool {
 	source := r.Client.Addr()
 	return p.failures.allow(source, 1) && (PrivateOrLoopback(source) || p.names.allowName(r.Username))
 }
 
-// MayCompare reports whether the password of a request may be compared. It may not after too many wrong passwords, see
-// guesses.
+// MayCompare reports whether the password of a request may be compared. It reports false after too many wrong passwords
+// (see guesses).
 func (p *Process) MayCompare(r Request) bool { return p.guesses.mayCompare(r) }
 
 // WrongPassword counts a wrong password.

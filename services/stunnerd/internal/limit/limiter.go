@@ -56,7 +56,6 @@ func (l *limiter) allowTuple(client netip.AddrPort, parts int) bool {
 	return l.take(l.tuple(client), l.interval/time.Duration(parts), l.interval*time.Duration(l.burst))
 }
 
-// allowAny takes a token from a bucket that all clients share.
 func (l *limiter) allowAny() bool {
 	return l.take(&l.privateBucket, l.interval, l.interval*time.Duration(l.burst))
 }

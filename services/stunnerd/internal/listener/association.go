@@ -284,7 +284,7 @@ func (a *association) deliver(records []byte, front forward.ReturnPath) {
 // burst charges the session of a client for the part of the inbox that exceeds inboxBytes.
 type burst struct {
 	mu sync.Mutex
-	// charge returns a claim of the session. It is nil before the handshake and after the end.
+	// charge returns a claim of the session. The function is nil before the handshake and after the end.
 	charge func() session.Claim
 	// memory is the claim while charged is set.
 	memory  session.Claim
@@ -299,7 +299,7 @@ func (b *burst) start(charge func() session.Claim) {
 }
 
 // covers reports whether n bytes may wait in the inbox beyond inboxBytes. The session is charged for inboxBurst at
-// once, so that few datagrams change the charge. Without a session, none may wait.
+// once, so that few datagrams change the charge. Without a session, no bytes beyond inboxBytes may wait.
 func (b *burst) covers(n int64) bool {
 	if n > inboxBurst {
 		return false
@@ -373,7 +373,7 @@ func (a *association) accepts(record []byte) bool {
 		return true
 	}
 	if h, ok := parseHello(record); ok && a.opened(h) {
-		return len(a.inbox) == 0 // pion/dtls keeps no copy of it
+		return len(a.inbox) == 0 // pion/dtls keeps no copy of the repeated ClientHello
 	}
 	if epoch == 0 && !a.continues(record) {
 		return false

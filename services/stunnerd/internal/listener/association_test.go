@@ -36,8 +36,8 @@ func fragment(sequence uint64, message uint16, size, offset int, data []byte) []
 	return record(typeHandshake, dtls12, 0, sequence, append(header, data...))
 }
 
-// TestForgedRecordsEndNoCall: no forged datagram with the address of a client ends its call, whatever the type, the
-// version, the epoch and the size of its records, alone or behind another record.
+// TestForgedRecordsEndNoCall: no forged datagram with the address of a client ends its call, for any type, version,
+// epoch and size of its records, alone or after another record.
 func TestForgedRecordsEndNoCall(t *testing.T) {
 	l, server := openWithUser(t)
 	address := newRaw(t, server)
@@ -111,9 +111,9 @@ func (f *forging) WriteTo(datagram []byte, to net.Addr) (int, error) {
 	return f.raw.WriteTo(datagram, to)
 }
 
-// TestForgedRecordsEndNoHandshake: no forged datagram with the address of a client ends its handshake, whatever the
-// type, the epoch, the number and the size of its records. The exceptions are datagrams that the client itself could
-// have sent: a well-formed ClientKeyExchange, and many encrypted records of the size of Finished.
+// TestForgedRecordsEndNoHandshake: no forged datagram with the address of a client ends its handshake, for any type,
+// epoch, number and size of its records. The exceptions are datagrams that the client itself could have sent: a
+// well-formed ClientKeyExchange, and many encrypted records of the size of Finished.
 func TestForgedRecordsEndNoHandshake(t *testing.T) {
 	limits := NewLimits(0)
 	limits.turns = newHandshakeLimiter(1 << 20) // all of them at once
@@ -372,8 +372,8 @@ func TestFloodsOverDTLSAreNotBuffered(t *testing.T) {
 	}
 }
 
-// TestAcceptedBytes: an association passes at most handshakeBytes to pion/dtls in its handshake, whatever the records,
-// and at most one copy of its ClientHello at a time.
+// TestAcceptedBytes: an association passes at most handshakeBytes to pion/dtls in its handshake, for any records, and
+// at most one copy of its ClientHello at a time.
 func TestAcceptedBytes(t *testing.T) {
 	h, _ := parseHello(someHello(t, 1, 5, 1, make([]byte, cookieSize)))
 	for name, flood := range floods {

@@ -263,7 +263,7 @@ type connection struct {
 	// balancer.
 	addr     netip.AddrPort
 	listener *connections
-	// header is the slot in Limits.headers. It is taken until the header of the PROXY protocol is read. It is nil if
+	// header is the slot in Limits.headers, which is taken until the header of the PROXY protocol is read. It is nil if
 	// the connection is not from a load balancer.
 	header *slot
 	// slot is the slot in Limits.unauthenticated, which is taken while the client has no session. It is nil until the
@@ -352,7 +352,7 @@ func (c *connection) serve() {
 	}
 	if err := c.handshake(deadline); err != nil {
 		c.listener.opt.Log.Debug("handshake", "client", c.addr, "error", err)
-		if c.counted.Evicted().Err() == nil { // otherwise the error is already counted as crowded
+		if c.counted.Evicted().Err() == nil { // an evicted connection is already counted as crowded
 			c.drop(handshakeReason(err))
 		}
 		return

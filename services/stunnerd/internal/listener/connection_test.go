@@ -169,7 +169,7 @@ func TestConnectionEndsItsOwnSessionOnly(t *testing.T) {
 }
 
 // T-14: a connection whose slot is taken away while it gets a session stays open.
-func TestSessionIsNotCrowdedOut(t *testing.T) {
+func TestConnectionThatGetsASessionIsNotEvicted(t *testing.T) {
 	l, server, _ := allocate(t, 1)
 	var own *connection
 	l.mu.Lock()

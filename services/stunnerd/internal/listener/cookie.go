@@ -19,7 +19,7 @@ import (
 //   - WithInsecureSkipVerifyHello makes the server answer a first ClientHello, with message_seq 0, and makes it number
 //     its ServerHello 0. After our HelloVerifyRequest the client's ClientHello has message_seq 1, and the client waits
 //     for a ServerHello with message_seq 1.
-//   - Neither the numbers nor the cookie of the ClientHello can be rewritten in between. Both sides hash the handshake
+//   - The numbers and the cookie of the ClientHello cannot be rewritten on the way to pion/dtls. Both sides hash the handshake
 //     messages with their headers, and the Finished messages prove that the hashes are equal (RFC 6347 §4.2.6).
 //   - Resume and WithSessionStore need a handshake that has been completed before.
 //

@@ -137,7 +137,7 @@ type dtlsClient struct {
 // Read reads one record.
 func (c dtlsClient) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.association.follow() // before the answer
+	c.association.follow() // so that the answer uses the new path
 	return n, err
 }
 

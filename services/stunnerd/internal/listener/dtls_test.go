@@ -113,7 +113,7 @@ type raw struct {
 	*testing.T
 	*net.UDPConn
 	server *net.UDPAddr
-	seen   chan []byte // what the client reads
+	seen   chan []byte // the frames that the client has read
 }
 
 func newRaw(t *testing.T, server *net.UDPAddr) *raw {

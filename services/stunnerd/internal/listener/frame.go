@@ -156,7 +156,7 @@ func (f *framer) shrink() {
 	f.close()
 }
 
-// close returns the large buffer to the pool. After that the framer cannot be used, unless move has replaced the
+// close returns the large buffer to the pool. The framer must not be used afterwards, unless move has replaced the
 // buffer.
 func (f *framer) close() {
 	if f.large != nil {

@@ -199,8 +199,8 @@ func TestLongFrameWithoutASession(t *testing.T) {
 	}
 }
 
-// F-02: the same bytes give the same frames and the same end for any split into reads: those of RFC 8656 §12.5 and RFC
-// 8489 §6.2.2. The buffer stays within its limit, and the work is linear.
+// F-02: the same bytes give the same frames and the same error for any split into reads, as RFC 8656 §12.5 and RFC 8489
+// §6.2.2 require. The buffer stays within its limit, and the work is linear.
 func FuzzFramer(f *testing.F) {
 	f.Add(bytes.Join([][]byte{stunMessage(4), channelData(3)}, nil), []byte{7}, false)
 	f.Add([]byte{0x40, 0, 0xFF, 0xFF, 1, 2, 3}, []byte{2, 1, 0, 5}, true)

@@ -65,7 +65,7 @@ func (p *handshakeLimiter) pause(turn time.Duration) time.Duration {
 }
 
 // acquire waits for a CPU turn for a source. It returns false if too many handshakes wait, or if stop is closed first.
-// After the CPU turn, release must be called.
+// The caller must call release at the end of the CPU turn.
 func (p *handshakeLimiter) acquire(stop <-chan struct{}, source netip.Prefix) bool {
 	p.mu.Lock()
 	if p.free > 0 {
@@ -222,7 +222,7 @@ func (p *handshakeTurns) finished() bool {
 // handshake and waits for a new one (see handshakeLimiter).
 type cpuTurnConn struct {
 	net.Conn
-	ctx   context.Context // of the handshake; nil afterwards
+	ctx   context.Context // the context of the handshake; nil afterwards
 	turns *handshakeTurns
 	// left is how many more bytes crypto/tls may read: in total during the handshake, and afterwards until it returns
 	// data.

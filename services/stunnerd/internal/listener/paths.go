@@ -16,8 +16,8 @@ import (
 )
 
 // secondIdle is how long data is sent on a second path without a datagram on it, while datagrams arrive on the path in
-// use. An ICE agent without consent stops sending after this time (RFC 7675 §5.1), so a client that has moved sends
-// more often.
+// use. An ICE agent without consent stops sending after this time (RFC 7675 §5.1), so a client that uses the second
+// path sends more often than secondIdle.
 const secondIdle = 30 * time.Second
 
 // paths are the paths of the data for a client with a session: from this pod, or through another pod at which datagrams
@@ -283,7 +283,7 @@ type Movable interface {
 	// false if the client uses this pod, if it is not certain which pod the client uses, or if the latest move of the
 	// session is not complete.
 	Elsewhere(client netip.AddrPort, moves int) (front forward.ReturnPath, due time.Time, ok bool)
-	// Stays records that another pod has refused the session of a client, so that the next attempt is made later.
+	// Stays records that another pod has refused the session of a client. The next attempt is made later.
 	Stays(client netip.AddrPort, now time.Time)
 	// Gate returns the gate of the listener.
 	Gate() *gate.Gate

@@ -97,7 +97,8 @@ func (p *udpPort) addReader() error {
 }
 
 // probeUDP opens the port once without SO_REUSEPORT. It detects another process of the same user on the port: with
-// SO_REUSEPORT both would open it without an error, and each would receive from some of the clients.
+// SO_REUSEPORT, both processes would open the port without an error, and each would receive the datagrams of some
+// clients.
 func probeUDP(port int) error {
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
 	if err != nil {

@@ -51,7 +51,7 @@ func TestPricesCoverConnectionsWithoutASession(t *testing.T) {
 			return conn
 		}
 	}
-	// Over DTLS the server does not see that its clients have ended.
+	// Over DTLS, the server does not detect the end of its clients.
 	rounds := map[config.Protocol]int{config.TURNTCP: 3, config.TURNTLS: 3, config.TURNDTLS: 1}
 	for name, tc := range map[string]struct {
 		protocol config.Protocol
@@ -133,7 +133,7 @@ func (l *connections) awaitClients(t *testing.T, n int) {
 	}
 }
 
-// awaitRead waits until the server has read what its clients have sent.
+// awaitRead waits until the server has read all data of its clients.
 func (l *connections) awaitRead(t *testing.T) {
 	t.Helper()
 	read := func() bool {
@@ -320,8 +320,8 @@ func fullInbox(t *testing.T) (most int64) {
 	return most
 }
 
-// a burst of datagrams over DTLS that waits for decryption is charged to the session beyond what the price of the
-// connection includes. Without a session, or without memory, the other datagrams are dropped.
+// a burst of datagrams over DTLS that waits for decryption is charged to the session as far as the price of the
+// connection does not include it. Without a session, or without memory, the other datagrams are dropped.
 func TestBurstsOverDTLSAreCharged(t *testing.T) {
 	record := append([]byte{typeApplicationData, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 9, 4, 0xB0}, make([]byte, 1200)...)
 	for name, memory := range map[string]int64{"with memory": inboxBurst, "without memory": inboxBurst - 1, "without a session": -1} {

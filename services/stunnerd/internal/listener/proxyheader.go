@@ -39,8 +39,8 @@ var (
 	errUnexpectedProxyHeader = errors.New("unexpected header of the PROXY protocol")
 )
 
-// beginsProxyHeader reports whether the first bytes of a connection begin a header of the PROXY protocol. Neither a TLS
-// record nor a STUN message begins with them, and ChannelData has no channel number 0x5052.
+// beginsProxyHeader reports whether the first bytes of a connection begin a header of the PROXY protocol. No TLS record
+// and no STUN message begins with these bytes, and 0x5052 is not a channel number.
 func beginsProxyHeader(b []byte) bool {
 	const enough = 4
 	return len(b) >= enough &&

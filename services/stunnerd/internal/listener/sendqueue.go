@@ -221,8 +221,8 @@ func (o *sendQueue) enqueue(frame []byte) error {
 const (
 	// chargeStep is the step in which the session is charged for its queue, so that few frames change the charge.
 	chargeStep = 16 << 10
-	// freeAnswers is the size of the answers that wait although nobody is charged for them: those to a client without a
-	// session, and those for which there is no memory. They are included in the memory of a connection.
+	// freeAnswers is the maximum size of the waiting answers that no session is charged for, because the client has no
+	// session or the process has no memory. It is included in the memory of a connection.
 	freeAnswers = 4 << 10
 )
 

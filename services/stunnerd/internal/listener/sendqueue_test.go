@@ -152,9 +152,9 @@ func TestQueueIsCharged(t *testing.T) {
 	}
 }
 
-// few answers wait for a client without a session that does not read, because nobody is charged for them. Then
-// its connection ends.
-func TestFewAnswersWaitForAStranger(t *testing.T) {
+// few answers wait for a client without a session that does not read, because no session is charged for them.
+// Beyond that, its connection ends.
+func TestFewAnswersWaitForAClientWithoutASession(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		o, client, drops := newSendQueue(t, secure)
 		o.charge, o.run = stranger, func(func()) {} // nothing drains
@@ -321,7 +321,7 @@ func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 }
 
 // The connection of a client that makes requests and reads no answers is closed.
-func TestClientThatReadsNoAnswersIsCutOff(t *testing.T) {
+func TestClientThatReadsNoAnswersIsDisconnected(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		o, client, drops := newSendQueue(t, secure)
 		answer := make([]byte, stunmsg.HeaderSize+1000)
@@ -347,7 +347,7 @@ func TestClientThatReadsNoAnswersIsCutOff(t *testing.T) {
 }
 
 // The connection of a client that reads no byte for too long is closed.
-func TestClientThatReadsNothingIsCutOff(t *testing.T) {
+func TestClientThatReadsNothingIsDisconnected(t *testing.T) {
 	o, client, drops := newSendQueue(t, false)
 	for n := range 20_000 {
 		if err := o.Send(numbered(n)); err != nil {
@@ -519,7 +519,7 @@ func TestClosedSendQueueSendsNothing(t *testing.T) {
 }
 
 // G-11: frames that are sent together do not allocate.
-func TestRoundsAllocateNothing(t *testing.T) {
+func TestFramesThatAreSentTogetherAllocateNothing(t *testing.T) {
 	o, client, _ := newSendQueue(t, false)
 	packets := framesFrom(0, 8)
 	buf := make([]byte, 8*len(packets[0].Payload))

@@ -21,8 +21,8 @@ const (
 	// backlogLimit bounds the backlog of a stream: the rest of a frame that the kernel did not accept, and records that
 	// TLS sends by itself.
 	backlogLimit = 128 << 10
-	// ownRecords bounds the records that TLS sends by itself, because nobody is charged for them, and a client without
-	// a session can request them: answers to KeyUpdate (RFC 8446 §4.6.3), and alerts.
+	// ownRecords bounds the records that TLS sends by itself: answers to KeyUpdate (RFC 8446 §4.6.3), and alerts. No
+	// session is charged for them, and a client without a session can request them.
 	ownRecords = 4 << 10
 )
 

@@ -98,7 +98,7 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 // restoredClient returns the client of a session of a previous process.
 func (l *udpListener) restoredClient(r *session.Record) session.Client {
 	c := &udpClient{socket: l.sockets[int(r.Client.Port())%len(l.sockets)], addr: r.Client}
-	c.from, _ = datagram.ParseSource(r.Source) // after an error the kernel selects the address
+	c.from, _ = datagram.ParseSource(r.Source) // after an error, the kernel selects the source address
 	if r.Away {
 		c.paths.hold()
 	}
@@ -458,7 +458,7 @@ func (c *udpClient) source() *datagram.Source {
 }
 
 // unplaced reports whether this pod does not know to which of its addresses the client sends: another pod has handed
-// over the session, and the client has not sent to this pod since. arrivedAt stores the address.
+// over the session, and the client has not sent to this pod since. arrivedAt stores the address when the client sends.
 func (c *udpClient) unplaced() bool { return c.taken && c.here.Load() == nil }
 
 func (c *udpClient) arrivedAt(source datagram.Source) {

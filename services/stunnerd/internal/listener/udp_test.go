@@ -160,7 +160,7 @@ func TestPortOfAnotherProcessIsNotShared(t *testing.T) {
 	}
 }
 
-// newSocket returns the one socket of a port, with a receiver. The caller starts its reader.
+// newSocket returns the only socket of a port, with a receiver. The caller starts its reader.
 func newSocket(t *testing.T, m *meter.Meter) *udpSocket {
 	t.Helper()
 	port, err := openPort(testport.Free(t), 1, slog.New(slog.DiscardHandler))

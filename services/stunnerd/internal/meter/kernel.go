@@ -18,7 +18,7 @@ type KernelDrops struct {
 // kernelDrops counts the datagrams that the kernel dropped at one socket.
 type kernelDrops struct {
 	read func() uint64
-	// last is the final number of dropped datagrams plus 1, or 0 while the socket is open.
+	// last is the final number of dropped datagrams plus 1. It is 0 while the socket is open.
 	last atomic.Uint64
 }
 

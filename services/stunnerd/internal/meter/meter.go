@@ -201,7 +201,7 @@ func (m *Meter) Keep(listeners, clusters []string) {
 	keep(m.clusters, clusters)
 }
 
-// keep forgets entries of a map.
+// keep removes entries that are not in names from a map, until at most maxFormer of them are left.
 func keep[T any](m map[string]*T, names []string) {
 	former := maps.Clone(m)
 	for _, name := range names {

@@ -2,8 +2,8 @@ package meter
 
 import "slices"
 
-// Reason is why stunnerd refuses, drops, closes or ignores external input. Its text is the value of the label reason in
-// the metric of its Family.
+// Reason is the cause for which stunnerd refuses, drops, closes or ignores external input. Its text is the value of the
+// label reason in the metric of its Family.
 type Reason uint8
 
 // The reasons of Clients. A refusal is answered with a STUN error. A drop is not answered.

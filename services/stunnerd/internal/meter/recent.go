@@ -20,22 +20,22 @@ type Note struct {
 	User string
 }
 
-// Entry stands for one refusal or drop, or for several equal refusals or drops.
+// Entry is one refusal or drop, or several equal ones.
 type Entry struct {
 	Note
 	Reason Reason
 	// Answered reports whether the entry is a refusal, which is answered with an error. A drop is not answered.
 	Answered bool
-	// First is the time of the first of the equal refusals or drops that the entry counts.
+	// First is the time of the first refusal or drop of the entry.
 	First time.Time
-	// Last is the time of the last of them.
+	// Last is the time of the last refusal or drop of the entry.
 	Last time.Time
-	// Times is the number of these refusals or drops, without suppressed ones.
+	// Times is the number of refusals or drops of the entry, without suppressed ones.
 	Times int
 }
 
-// Bounds of the list of recent refusals and drops. The list is for troubleshooting, so it need not be complete. Only
-// the counters are exact.
+// Bounds of the list of recent refusals and drops. The list is for troubleshooting and may be incomplete. Only the
+// counters are exact.
 const (
 	recentSize = 64
 	// recentShare is how many entries of the list one reason may have, so that scans from the internet do not displace

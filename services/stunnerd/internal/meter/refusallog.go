@@ -10,8 +10,8 @@ import (
 // refusalInterval is the time between two log lines with one reason.
 const refusalInterval = time.Minute
 
-// RefusalLog logs refusals and drops, so that none is silent and no client can fill the log. The first refusal with a
-// reason is logged at once. Further refusals are counted, and their number is logged at most once every
+// RefusalLog logs each reason of refusals and drops at a limited rate, so that no client can fill the log. The first
+// refusal with a reason is logged at once. Further refusals are counted, and their number is logged at most once every
 // refusalInterval. A line contains no user name, no address of a client and no other text of a request.
 type RefusalLog struct {
 	log   atomic.Pointer[slog.Logger]
@@ -19,7 +19,7 @@ type RefusalLog struct {
 	// pending is set for a reason from its first line until a refusalInterval without a refusal is over. It is an
 	// array of its own, so that reading it needs no lock and no clock.
 	pending [reasonCount]atomic.Bool
-	// logged is the total of a reason at its last line. It belongs to the goroutine that has set pending.
+	// logged is the total of a reason at its last line. Only the goroutine that has set pending uses it.
 	logged [reasonCount]uint64
 }
 

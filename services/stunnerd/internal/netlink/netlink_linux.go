@@ -11,9 +11,9 @@ import (
 )
 
 // Subscribe opens a netlink socket for changes of the network (rtnetlink(7)). groups is a set of RTMGRP constants. Each
-// message causes an event, but events that are not received in time are one event. The channel is closed when ctx ends,
-// or if the kernel no longer reports changes. If observe is not nil, it is called with each datagram before the event,
-// and with an empty one if messages were lost. It must not retain the datagram.
+// message causes an event. Events that the caller has not received yet are merged into one. The channel is closed when
+// ctx ends, or if the kernel no longer reports changes. If observe is not nil, it is called with each datagram before
+// the event, and with an empty one if messages were lost. It must not retain the datagram.
 func Subscribe(ctx context.Context, groups uint32, observe func(datagram []byte)) (<-chan struct{}, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {

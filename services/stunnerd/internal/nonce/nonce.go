@@ -31,12 +31,12 @@ const (
 // Source makes and checks nonces, and stores none. A nonce is the time at which it was made, the mark of its pod, and a
 // MAC over both and the client's IP address: 12 bytes, or 16 characters. It is short because the challenge that holds
 // it may go to a forged source address. A MAC of 56 bits suffices: a nonce proves the address of a client and no
-// password, and a guess takes a request.
+// password, and each guess requires a request.
 //
 // The key of the MAC is derived from a root and the hour in which the nonce was made. Pods of a gateway have a common
 // root, so that the nonce of a client stays valid when its session goes to another pod: a client that ends its call
-// sends one Refresh with a lifetime of 0 and closes its socket. If this request gets 438, nothing repeats it, and the
-// session occupies its port and its quota until it expires.
+// sends one Refresh with a lifetime of 0 and closes its socket. If the answer to this request is 438, the client does
+// not repeat the request, and the session occupies its port and its quota until it expires.
 //
 // The root is derived from the newest key of the pods. Without such a key, as in the second before a pod gets its first
 // list, it is derived from the shared secret of the config, and without a shared secret it is random. Clients know none
@@ -53,9 +53,9 @@ type Source struct {
 	mark byte
 
 	mu sync.Mutex
-	// pods are the roots that belong to the keys of the pods, the newest first, at most maxKeys.
+	// pods are the roots that are derived from the keys of the pods, the newest first, at most maxKeys.
 	pods []*root
-	// configs are the root that belongs to the config and, after a change, the previous root.
+	// configs are the root that is derived from the config and, after a change, the previous root.
 	configs []*root
 	// roots are pods and configs. Nonces of all these roots are valid, and the first root makes nonces.
 	roots []*root
@@ -122,9 +122,9 @@ func (n *Source) Share(c config.Config) {
 	}
 }
 
-// ShareKeys derives roots from keys that the pods of the Gateway have and nothing else has, the newest first, so that
-// pods accept the nonces of each other whatever the credentials of the config are. Without keys, the keys of the last
-// call stay in use.
+// ShareKeys derives roots from secret keys that only the pods of the Gateway have, the newest first. With them, pods
+// accept the nonces of each other independent of the credentials in the config. Without keys, the keys of the last call
+// stay in use.
 func (n *Source) ShareKeys(keys [][32]byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

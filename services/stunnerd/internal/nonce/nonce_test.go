@@ -129,9 +129,9 @@ func TestStaticCredentialMakesNoNonces(t *testing.T) {
 	}
 }
 
-// A-05, T-09: pods with a key of the Gateway accept the nonces of each other, whatever their configs are. A nonce that
-// was made before the pods had keys stays valid, and so does a nonce of yesterday's key. The loss of the list of pods
-// makes no nonce invalid.
+// A-05, T-09: pods with a key of the Gateway accept the nonces of each other, independent of their configs. A nonce
+// that was made before the pods had keys stays valid, and so does a nonce of yesterday's key. The loss of the list of
+// pods makes no nonce invalid.
 func TestPodsWithAKeyShareNonces(t *testing.T) {
 	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
 	yesterday, today, tomorrow, foreign := [32]byte{1}, [32]byte{2}, [32]byte{3}, [32]byte{4}

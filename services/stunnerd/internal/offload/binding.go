@@ -74,8 +74,8 @@ func (f *Offload) NewGroup() *Group {
 }
 
 // Generation is the state of a Group between two calls of Group.Invalidate. Entries that were armed with a generation
-// are invalid after the next call. The number alone is not enough: a group may be replaced, and the numbers of two
-// groups may be equal. The zero Generation arms nothing.
+// are invalid after the next call. It contains the group too, because the numbers of two groups may be equal. The zero
+// Generation arms nothing.
 type Generation struct {
 	group  *Group
 	number uint32
@@ -103,7 +103,6 @@ func (g *Group) Invalidate() {
 	}
 }
 
-// Close ends all entries of the group for good.
 func (g *Group) Close() {
 	if g != nil && !g.closed.Swap(true) {
 		g.table.closeGroup(g)

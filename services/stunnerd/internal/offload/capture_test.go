@@ -115,7 +115,7 @@ func (c *capture) take(n int) (full, partial int, last packet, err error) {
 	return full, partial, last, err
 }
 
-// sum is called for each packet. The race detector would make it most of the time of a test.
+// sum is called for each packet. With the race detector, it would take most of the time of a test.
 //
 //go:norace
 func sum(b []byte) (s uint64) {

@@ -115,7 +115,7 @@ func (c *changes) add(kind uint16, m []byte) {
 	switch {
 	case (kind == unix.RTM_NEWLINK || kind == unix.RTM_DELLINK) && len(m) >= unix.SizeofIfInfomsg:
 		p.links = true
-		if m[0] == unix.AF_UNSPEC { // and not AF_BRIDGE, whose messages are about ports of bridges
+		if m[0] == unix.AF_UNSPEC { // not AF_BRIDGE: its messages are about ports of bridges
 			c.link(kind == unix.RTM_DELLINK, parseLink(m))
 		}
 	case (kind == unix.RTM_NEWADDR || kind == unix.RTM_DELADDR) && len(m) >= unix.SizeofIfAddrmsg:

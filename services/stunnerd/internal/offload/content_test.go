@@ -108,7 +108,7 @@ func sizesOf(setting, most int) (sizes []int) {
 
 // Payloads of all sizes arrive unchanged and with valid checksums, whether the sender, the relay or a network card
 // computes the checksums. veth has no network card, so without its checksum offload the kernel computes them.
-func TestContent(t *testing.T) {
+func TestPayloadsAreForwardedUnchanged(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		const (

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// sweepInterval is how often rested slots are made available, and how often interfaces are listed if the kernel
-	// does not report their changes.
+	// sweepInterval is how often slots are made available after their rest time, and how often interfaces are listed if
+	// the kernel does not report their changes.
 	sweepInterval = time.Second
 	// calmInterval is the minimum time between two reactions to changes that affect everything. It is shorter than
-	// sweepInterval, so that each tick may be a reaction.
+	// sweepInterval, so that a reaction is possible at each tick.
 	calmInterval = 900 * time.Millisecond
 	// changeInterval is the minimum time between two reactions to changes of the network.
 	changeInterval = 100 * time.Millisecond

@@ -7,7 +7,7 @@ import (
 )
 
 // Auto means TC in a network namespace of its own, and None in the network namespace of the host, with a reason.
-func TestAuto(t *testing.T) {
+func TestEngineAuto(t *testing.T) {
 	w := newTopology(t)
 	r := w.start(t, relayConfig{Engine: EngineAuto, Bindings: []relayBinding{binding(false)}})
 	if s := r.do(t, "state").Status; s.Mechanism != mechanisms()[0] || s.Reason != "" {

@@ -107,7 +107,7 @@ func (k *kernel) close() error {
 	return errors.Join(errs...)
 }
 
-// attach attaches the programs to an interface by the first of the mechanisms that works.
+// attach attaches the programs to an interface by the first mechanism that the kernel supports.
 func (k *kernel) attach(index int, name string, mechanisms []Mechanism) (*attachment, error) {
 	var errs []error
 	for _, m := range mechanisms {

@@ -244,7 +244,7 @@ func TestPermission(t *testing.T) {
 }
 
 // The end of a binding stops its packets. The channel can be bound again, with another slot.
-func TestEnd(t *testing.T) {
+func TestEndOfABinding(t *testing.T) {
 	t.Parallel()
 	eachIPv4(t, relayConfig{}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		for range 3 {
@@ -262,7 +262,7 @@ func TestEnd(t *testing.T) {
 
 // A killed process leaves no program, map or link, and forwards nothing. The filters of clsact remain, with two
 // programs that do nothing, until the next process starts.
-func TestKill(t *testing.T) {
+func TestKilledProcessLeavesNothing(t *testing.T) {
 	eachIPv4(t, relayConfig{}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		p.warm(t, r)
 		filters := r.config.Mechanisms[0] == Clsact

@@ -84,8 +84,8 @@ func text(value []byte) string { return strings.TrimRight(string(value), "\x00")
 // unsuitable returns why the programs do not support an interface, and the remedy. It is empty for a supported
 // interface.
 //
-// Packets of the ports of a bridge, a bond, a team or an Open vSwitch also pass the hooks of the interface on top, in
-// both directions. Only there the addresses of clients and peers can be resolved.
+// Packets of the ports of a bridge, a bond, a team or an Open vSwitch also pass the hooks of the master interface, in
+// both directions. Only at the master can the addresses of clients and peers be resolved.
 func (l networkLink) unsuitable(links map[int]networkLink) string {
 	switch {
 	case !l.ethernet:

@@ -312,7 +312,7 @@ func isPartial(frame []byte) bool {
 	return binary.BigEndian.Uint16(udp[6:]) == fold(sum(pseudo)+unix.IPPROTO_UDP+sum(udp[4:6]))
 }
 
-// compareSlots compares the slots with the slots of the model, without what ignored changes.
+// compareSlots compares the slots with the slots of the model, except the fields that ignored changes.
 func (m *model) compareSlots(want []slot, f forwarded, ignored func(*slot)) error {
 	for i := range want {
 		got := m.table.slots[i]

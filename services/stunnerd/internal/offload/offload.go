@@ -54,7 +54,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The values of Options.Engine, as in the dataplane config.
+// Values of Options.Engine. The dataplane config has the same values.
 const (
 	EngineNone = "None"
 	EngineTC   = "TC"

@@ -28,8 +28,8 @@ import (
 // relayEnv is the environment variable that makes this test program run as a relay. Its value is a relayConfig.
 const relayEnv = "OFFLOAD_TEST_RELAY"
 
-// relayConfig configures a relay process, which does in user space what stunnerd does: it forwards ChannelData, and
-// arms a binding after the first packet.
+// relayConfig configures a relay process. Like stunnerd, this process forwards ChannelData in user space, and arms a
+// binding after the first packet.
 type relayConfig struct {
 	Engine      string
 	Mechanisms  []Mechanism
@@ -79,7 +79,7 @@ type relayProcess struct {
 	out     *bufio.Scanner
 }
 
-// capabilities are those that the in-kernel path needs (linux/capability.h).
+// capabilities are the capabilities that the in-kernel path needs (linux/capability.h).
 var capabilities = []uintptr{unix.CAP_NET_ADMIN, unix.CAP_BPF}
 
 // startRelay starts a relay process in the network namespace of the calling thread, with no other privileges than caps.
@@ -268,7 +268,7 @@ func (r *testRelay) fromClients(conn *net.UDPConn) {
 				r.ended.Add(1)
 			default:
 				generation := r.group.Generation()
-				r.userUp.add(1, uint64(length)) // before the packet, so that a test that receives it sees the count
+				r.userUp.add(1, uint64(length)) // before the packet is sent, so that a test reads the new count
 				_, _ = c.relay.WriteToUDPAddrPort(b[4:4+length], c.Peer)
 				r.arm(c, generation)
 			}
@@ -336,7 +336,7 @@ func (r *testRelay) serve() {
 	}
 }
 
-// kernel adds to the state what the kernel reports about the programs and maps.
+// kernel adds the state of the programs and maps, as the kernel reports it.
 func (r *testRelay) kernel(s *relayState) error {
 	if s.Status.Mechanism == None {
 		return nil

@@ -72,7 +72,8 @@ func TestNamedPort(t *testing.T) {
 			t.Error("a packet is lost")
 		}
 	}
-	// An interface that becomes a port later is removed, and added when it is no longer one.
+	// If an interface becomes a port, the programs are removed from it. If it is no longer a port, they are added
+	// again.
 	w.relay.run(t, "ip link set peer nomaster")
 	within(t, "attach to a former port", func() bool { return len(r.do(t, "state").Status.Interfaces) == 2 })
 	w.relay.run(t, "ip link set peer master br0")
@@ -194,7 +195,7 @@ func TestStackedInterfaces(t *testing.T) {
 
 // If another program removes the mark between the two devices, packets to the peer stay in user space. An exception is
 // a lower device at which the programs never learn packets.
-func TestLostMark(t *testing.T) {
+func TestMarkRemovedByAnotherProgram(t *testing.T) {
 	t.Parallel()
 	onDevices(t, func(t *testing.T, d device, m Mechanism, w *topology, r *relayProcess, p *path) {
 		const tcIndex = 44 // offset in struct __sk_buff (linux/bpf.h)

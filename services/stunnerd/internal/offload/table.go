@@ -45,7 +45,7 @@ type downKey struct {
 
 const (
 	slotSize = 256
-	// candidate is CANDIDATE of bpf/turn.c, in the interfaces of a slot.
+	// candidate is CANDIDATE of bpf/turn.c, a flag in the interfaces of a slot.
 	candidate = 1 << 31
 	// groupCount is the number of elements of the map generations. The first is not used.
 	groupCount = 1024
@@ -354,7 +354,7 @@ func (t *table) expire(now time.Time) {
 	}
 }
 
-// sweep makes rested slots available, and from time to time also the slots of expired entries.
+// sweep makes slots available after their rest time. Every expireInterval it also ends expired entries.
 func (t *table) sweep(now time.Time) {
 	if now.Sub(t.expired) >= expireInterval {
 		t.expired = now

@@ -58,7 +58,7 @@ func TestLayout(t *testing.T) {
 
 // The programs at the traffic control hooks call only functions of Linux 5.11, so that Linux 5.15 loads them with
 // CAP_PERFMON. The XDP program calls only functions of Linux 5.18. The numbers of functions increase with the releases.
-func TestNewestFunction(t *testing.T) {
+func TestProgramsCallOnlyFunctionsOfSupportedKernels(t *testing.T) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func entry() Entry {
 }
 
 // All methods are valid without a kernel path.
-func TestNothing(t *testing.T) {
+func TestNilOffloadForwardsNothing(t *testing.T) {
 	var none *Offload
 	for _, f := range []*Offload{none, Open(Options{Engine: EngineNone})} {
 		g := f.NewGroup()
@@ -240,7 +240,7 @@ func TestFold(t *testing.T) {
 		t.Error("the slot has not rested")
 	}
 	f.table.sweep(time.Now().Add(rest))
-	forward(16) // of the next binding
+	forward(16) // this counts for the next binding
 	r.fold()
 	f.Fold()
 	if total.Up.Packets != 15 || total.Down.Bytes != 150 {

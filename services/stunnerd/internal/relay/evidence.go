@@ -49,9 +49,8 @@ func (p *peerCount) addReceived(n uint64, now time.Duration) {
 // lastActive returns the time of the last packet of either direction.
 func (p *peerCount) lastActive() int64 { return max(p.lastSent.Load(), p.lastReceived.Load()) }
 
-// maxUnbound is the number of peers without a channel whose packets a relay counts. The memory of these counters is
-// included in the memory of a session. The memory of the counters of a channel is included in the memory of the
-// channel.
+// maxUnbound is the number of peers without a channel whose packets a relay counts. The price of a session includes
+// these counters. The price of a channel includes the counters of its peer.
 const maxUnbound = 8
 
 // unboundInterval is the minimum time between two replacements of the counters of peers without a channel. So a client

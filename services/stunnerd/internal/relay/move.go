@@ -29,7 +29,7 @@ const (
 	// staysAfter is the number of datagrams to the former address after which the peer counts as still using that
 	// address. The first datagrams may have left before the peer selected the new address.
 	staysAfter = 3
-	// lostInterval is the time between two later checks if the former address is lost.
+	// lostInterval is the time between two checks after checkTimes attempts, if the former address is lost.
 	lostInterval = 500 * time.Millisecond
 	// takeTimeout is how long peers may need to accept the new address. After that, the move counts as failed.
 	takeTimeout = 10 * time.Second
@@ -89,7 +89,7 @@ type move struct {
 
 type movingPeer struct {
 	addr netip.AddrPort
-	// check is sent again from the new address. It is nil for a peer that the client has reached during the move.
+	// check is sent again from the new address. It is nil for a peer to which the client first sent during the move.
 	check []byte
 	// taken is set when the peer uses the new address.
 	taken atomic.Bool
@@ -179,7 +179,7 @@ func (r *Relay) ReceiveFormer(batch []Datagram, now time.Time) {
 func (m *move) run() {
 	r := m.relay
 	defer r.EndOnPanic("move peers")
-	for _, p := range *m.peers.Load() { // until then, a peer may select the new address because of a check
+	for _, p := range *m.peers.Load() { // before that, a peer may select the new address because of a check
 		p.probe.Store(int64(r.now() + checkTimes*checkInterval))
 	}
 	m.probeUntil.Store(int64(r.now() + takeTimeout))
@@ -191,7 +191,7 @@ func (m *move) run() {
 	}
 	for until := time.Now().Add(takeTimeout); m.waiting() > 0 && time.Now().Before(until); {
 		interval := time.Until(until)
-		if m.former == nil { // otherwise the peer gets no data
+		if m.former == nil { // the former socket is lost, so a peer accepts no data before a check
 			interval = min(interval, lostInterval)
 			m.sendChecks()
 		}

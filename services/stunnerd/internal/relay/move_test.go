@@ -86,7 +86,7 @@ const (
 // newMoving returns a relay with a channel to a peer. The former relay had a check for the peer.
 func newMoving(t *testing.T, kept string) *moving { return newMovingFrom(t, kept, aSocket) }
 
-// newMovingFrom is newMoving for a relay that replaces a lost socket, or nothing.
+// newMovingFrom is newMoving for a relay that replaces a socket, a lost socket or no socket.
 func newMovingFrom(t *testing.T, kept string, replaces formerly) *moving {
 	t.Helper()
 	b := &moving{t: t, client: &movedClient{}, meter: meter.New(), permitted: true}
@@ -548,7 +548,7 @@ func TestPeerOfALostRelay(t *testing.T) {
 }
 
 // a peer that does not accept the address of the new relay gets no checks after 10 s, and is counted.
-func TestPeerThatLosesItsRelay(t *testing.T) {
+func TestPeerOfALostRelayThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMovingFrom(t, check(t, "a:b", useCandidate), aLostSocket)
 		defer b.Close()

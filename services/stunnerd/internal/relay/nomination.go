@@ -153,7 +153,8 @@ func (r *Relay) ReportNominations() {
 }
 
 // add stores a copy of a check, and reports whether the check is new: the first check with its peer, USERNAME and kind.
-// A check is not stored if a more useful check is stored, or if there is no memory for it. The caller must hold mu.
+// A check is not stored if a nominating check is kept in its place, or if there is no memory for it. The caller must
+// hold mu.
 func (n *nominations) add(fresh check) (isNew bool) {
 	at := slices.IndexFunc(n.checks, func(old check) bool { return old.Peer == fresh.Peer })
 	if at >= 0 && n.checks[at].username == fresh.username && n.checks[at].nominates == fresh.nominates {

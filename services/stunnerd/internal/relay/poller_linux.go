@@ -204,7 +204,7 @@ func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) int {
 			n, _ = p.receiver.Receive(fd)
 		}
 		for i := range n {
-			peer := p.receiver.From(i) // without zone, as in channels and routes
+			peer := p.receiver.From(i) // peers of channels and routes have no zone either
 			peer = netip.AddrPortFrom(peer.Addr().WithZone(""), peer.Port())
 			p.batch = append(p.batch, Datagram{
 				room: p.receiver.Room(i), n: len(p.receiver.Payload(i)), peer: peer,

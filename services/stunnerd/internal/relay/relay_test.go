@@ -124,7 +124,7 @@ func frame(number uint16, payload []byte) []byte {
 }
 
 // C-06: no payload is truncated, from an empty one to the longest datagram of UDP over IPv4, in both directions.
-func TestNoPayloadIsCut(t *testing.T) {
+func TestNoPayloadIsTruncated(t *testing.T) {
 	for _, connected := range []bool{false, true} {
 		b := newFixture(t, &sink{connected: connected, frames: make(chan []byte, 1)})
 		b.Bind(0x4000, b.peerAddr())()
@@ -191,7 +191,7 @@ func waiting(u *undecided) int {
 }
 
 // Waiting datagrams of one peer need only one answer of the allocation engine.
-func TestFloodWithoutPermissionCostsFewQuestions(t *testing.T) {
+func TestFloodWithoutPermissionCausesFewEngineCalls(t *testing.T) {
 	b := newFixture(t, &sink{})
 	const flood = 100
 	batch := make([]Datagram, flood)

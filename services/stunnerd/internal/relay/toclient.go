@@ -108,7 +108,7 @@ func (r *Relay) add(d *Datagram) bool {
 func (r *Relay) decide() {
 	defer r.EndOnPanic("receive from peer")
 	// An answer of the engine applies to all datagrams that were in the queue when it was asked. So a flood from a peer
-	// without a permission causes few questions.
+	// without a permission causes few calls of the engine.
 	var asked netip.Addr
 	var permitted bool
 	answered := 0
@@ -271,7 +271,7 @@ func (u *undecided) next() (d Datagram, behind int, ok bool) {
 		return d, 0, false
 	}
 	d = u.queue[0]
-	u.queue[0] = Datagram{} // lets its memory be freed
+	u.queue[0] = Datagram{} // so that the garbage collector can free its memory
 	u.handled, u.bytes = d.peer, u.bytes-d.n
 	if u.queue = u.queue[1:]; len(u.queue) == 0 {
 		u.queue = nil

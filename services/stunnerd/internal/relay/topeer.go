@@ -35,7 +35,7 @@ func (o *Outbox) Add(r *Relay, frame []byte, now time.Time) {
 			traffic: v.traffic, usage: v.usage, count: c.count, peer: c.peer, size: len(payload), channel: c, generation: generation,
 		})
 	} else if r.spent.Load() {
-		o.group(r) // Flush must end the session
+		o.group(r) // so that Flush ends the session
 	}
 }
 

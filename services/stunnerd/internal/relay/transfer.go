@@ -20,7 +20,7 @@ type transfer struct {
 
 // item is the accounting of one packet.
 type item struct {
-	traffic *meter.Traffic // of the cluster
+	traffic *meter.Traffic // of the peer's cluster
 	usage   *meter.Traffic // of the route, for usage records; nil if there are none
 	count   *peerCount     // of the peer; nil if its packets are not counted
 	// channel is armed with generation after the packet was sent (see Relay.arm). It is nil without a channel.

@@ -15,8 +15,8 @@ type answer struct {
 	missingSince time.Time
 }
 
-// next returns the answer after one more lookup. Addresses that the lookup found replace the old ones at once. If it
-// found none, the old addresses are kept for the time KeepMissing.
+// next returns the answer after one more lookup. The addresses of the lookup replace the old ones at once. If the
+// lookup found none, the old addresses are kept for KeepMissing.
 func (a answer) next(addrs []netip.Addr, now time.Time) answer {
 	switch {
 	case len(addrs) > 0:

@@ -34,7 +34,8 @@ const (
 	// MaxAddresses is the maximum number of addresses of a name.
 	MaxAddresses = 1_000
 	// maxAnswers limits the addresses of all questions together, because the owner of a name decides how many addresses
-	// it has. When it is used up, each question may still have an equal share of maxAnswers, at least one address.
+	// it has. When the limit is reached, each question may still have an equal share of maxAnswers, at least one
+	// address.
 	maxAnswers = 32_768
 
 	// lookupTimeout is the timeout of a lookup: two servers, two attempts each, five seconds each.

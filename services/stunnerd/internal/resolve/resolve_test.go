@@ -140,7 +140,7 @@ func TestFailureBeforeTheFirstAnswerGivesNoAddress(t *testing.T) {
 }
 
 // addresses are dropped after a minute of answers without addresses, not earlier.
-func TestAbsenceRemovesAfterAMinute(t *testing.T) {
+func TestAddressesAreDroppedAfterAMinuteWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1")}
 		w := newWatching(t, z.lookup, "sfu.test")
@@ -158,7 +158,7 @@ func TestAbsenceRemovesAfterAMinute(t *testing.T) {
 	})
 }
 
-func TestAnInterruptedAbsenceIsTimedAgain(t *testing.T) {
+func TestTheMinuteBeginsAgainAfterAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1")}
 		w := newWatching(t, z.lookup, "sfu.test")
@@ -209,7 +209,7 @@ func TestAddressFamiliesFailIndependently(t *testing.T) {
 
 // a name is looked up at most once a second and at least every five seconds, and lookups of different names
 // spread.
-func TestPaceOfLookups(t *testing.T) {
+func TestIntervalOfLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1")}
 		w := newWatching(t, z.lookup, "sfu.test", "mcu.test")
@@ -268,14 +268,14 @@ func TestAThousandAddressesAreKeptInAnyOrder(t *testing.T) {
 	})
 }
 
-func TestAddressesAreInTheFormThatPacketsShow(t *testing.T) {
+func TestMappedAddressesAreUnmapped(t *testing.T) {
 	got := normalize(addrs("2001:db8::1", "::ffff:192.0.2.1", "192.0.2.1", "192.0.2.0"))
 	if want := addrs("192.0.2.0", "192.0.2.1", "2001:db8::1"); !slices.Equal(got, want) {
 		t.Errorf("addresses %v, want %v", got, want)
 	}
 }
 
-func TestNamesAreWatchedOnceAndWhileTheyAreWanted(t *testing.T) {
+func TestNamesAreLookedUpOnceAndOnlyWhileWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1")}
 		w := newWatching(t, z.lookup, "sfu.test", "mcu.test", "sfu.test")

@@ -55,7 +55,7 @@ func TestSystem(t *testing.T) {
 	}
 }
 
-func TestSystemAsksForOneFamily(t *testing.T) {
+func TestSystemRequestsOneFamily(t *testing.T) {
 	s := newNameServer(t)
 	s.set(reply{addrs: addrs("192.0.2.1", "2001:db8::1")})
 	if got, err := System(s.dial)(t.Context(), "ip6", "sfu.test."); err != nil ||

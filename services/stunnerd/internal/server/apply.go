@@ -170,7 +170,7 @@ func (s *Server) update(next config.Config, views map[string]*cluster.View, fail
 		}
 		g.update(s.policy(next, l), views[l.Name])
 		if l.Protocol != g.spec.Protocol {
-			continue // it was replaced, or its replacement failed to open
+			continue // its socket is replaced, or the new socket could not be opened
 		}
 		if err := updateError(l, g.socket.Update(l)); err != nil {
 			failed[l.Name] = err

@@ -424,9 +424,9 @@ func TestForwardedDatagramsAllocateNothing(t *testing.T) {
 	}
 }
 
-// T-03: TestForwardingPortsAreNoPeers: no route leads to the port at which a pod of the Gateway receives forwarded
+// T-03: TestForwardingPortsAreDeniedAsPeers: no route leads to the port at which a pod of the Gateway receives forwarded
 // datagrams, also if it leads to the address of the pod.
-func TestForwardingPortsAreNoPeers(t *testing.T) {
+func TestForwardingPortsAreDeniedAsPeers(t *testing.T) {
 	pods := pods(t)
 	pods[0].apply(pods[0].changed(func(c *config.Config) { c.Clusters[0].Endpoints = []string{"127.0.0.1"} }))
 	c := pods[0].mustDial("udp", "ann", "first")
@@ -449,9 +449,9 @@ func TestForwardingPortsAreNoPeers(t *testing.T) {
 	}
 }
 
-// T-03: TestListenersOfOtherPodsAreNoPeers: no allocation can be nested in an allocation of another pod of the Gateway,
+// T-03: TestListenersOfOtherPodsAreDeniedAsPeers: no allocation can be nested in an allocation of another pod of the Gateway,
 // in either family. The relays of the other pod are peers: two clients of a Gateway may call each other.
-func TestListenersOfOtherPodsAreNoPeers(t *testing.T) {
+func TestListenersOfOtherPodsAreDeniedAsPeers(t *testing.T) {
 	b := newFixture(t)
 	b.apply(b.openToAll(func(*config.Listener) {}))
 	c := b.mustDial("udp", "ann", "first")

@@ -39,7 +39,7 @@ type handedOver struct {
 	sockets map[forward.Client]handedSocket
 	// next is the earliest time of the next handover. Only one goroutine uses it.
 	next time.Time
-	// full is the number of sessions that no other pod has accepted in the latest attempt.
+	// full is the number of sessions that were refused by all other pods in the latest attempt.
 	full atomic.Int64
 }
 
@@ -116,7 +116,7 @@ func (s *Server) pace(ctx context.Context) {
 	}
 	wait := h.next.Sub(now)
 	h.next = h.next.Add(handOverInterval)
-	if wait < time.Millisecond { // a timer takes about this long in any case
+	if wait < time.Millisecond { // a timer takes about a millisecond at least
 		return
 	}
 	timer := time.NewTimer(wait)
@@ -173,7 +173,7 @@ func (s *Server) move(
 	}
 	h := &s.handedOver
 	h.mu.Lock()
-	if earlier, ok := h.sockets[c]; ok { // the session has moved here and away again
+	if earlier, ok := h.sockets[c]; ok { // the session was handed over, came back and is handed over again
 		s.closeHanded(c, earlier)
 	}
 	h.sockets[c] = handedSocket{to, d.Socket(), adopted}
@@ -333,7 +333,7 @@ func (s forwarding) Take(
 	}
 	former := &formerSocket{path: from}
 	if l.Gate().Taken(c.Addr, former.same) != nil {
-		return true // a repeated offer
+		return true // the offer is repeated
 	}
 	var r session.Record
 	err := r.UnmarshalBinary(record)

@@ -156,7 +156,7 @@ func TestAppliedConfigKeepsAnswers(t *testing.T) {
 	}
 }
 
-func TestOnlyClustersThatMovedDiffer(t *testing.T) {
+func TestOnlyClustersWithOtherAddressesDiffer(t *testing.T) {
 	was := []config.Cluster{
 		{Name: "a", Endpoints: []string{"192.0.2.1"}}, {Name: "b"}, {Name: "c", Endpoints: []string{"192.0.2.3"}},
 	}

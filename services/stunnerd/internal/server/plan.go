@@ -30,7 +30,7 @@ type Plan struct {
 	Changes []config.Change
 }
 
-// PlanFor computes the plan that turns the running config into the next one. Both must be valid.
+// PlanFor computes the plan for the change from the running config to the next one. Both configs must be valid.
 func PlanFor(running, next config.Config) Plan {
 	p := Plan{Changes: config.Diff(running, next)}
 	old := byName(running.Listeners)

@@ -121,8 +121,8 @@ func (s *Server) capacity() session.Amounts {
 	}
 }
 
-// Capacity returns how many allocations fit into the process, or 0 if there is no maximum. Each further allocation
-// counts with the transport of the listeners that needs the most memory.
+// Capacity returns how many allocations fit into the process, or 0 if there is no maximum. For each further allocation
+// it assumes the transport of the listeners that needs the most memory.
 func (s *Server) Capacity() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

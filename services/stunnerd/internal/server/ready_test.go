@@ -86,7 +86,7 @@ func TestReadyWhenAllListenersAreOpen(t *testing.T) {
 }
 
 // A config without listeners is ready, but does not count as the first ready config: if a later listener cannot be
-// opened, the server is unready. This cuts no call.
+// opened, the server becomes unready, which interrupts no call, because there is none.
 func TestReadyWithoutListeners(t *testing.T) {
 	b := newEmptyFixture(t)
 	empty := b.config.Clone()

@@ -211,7 +211,7 @@ func TestFormerAuthoritiesAreBounded(t *testing.T) {
 }
 
 // T-05: the removal of a route ends the media of running calls, and permissions get 403.
-func TestRouteThatVanishesCutsItsMediaAndForbidsPermissions(t *testing.T) {
+func TestRemovedRouteStopsMediaAndPermissions(t *testing.T) {
 	b := newFixture(t)
 	c := b.mustDial("udp", "ann", "first")
 	if err := c.echo("before"); err != nil {
@@ -232,7 +232,7 @@ func TestRouteThatVanishesCutsItsMediaAndForbidsPermissions(t *testing.T) {
 }
 
 // T-04: packets to a port outside the range of the route are dropped and counted.
-func TestPortOutsideTheRouteCarriesNothing(t *testing.T) {
+func TestNoMediaPassesOutsideThePortsOfARoute(t *testing.T) {
 	b := newFixture(t)
 	b.apply(b.changed(func(c *config.Config) { c.Clusters[0].Endpoints = []string{"127.0.0.1:<1-9>"} }))
 	c := b.mustDial("udp", "ann", "first")
@@ -313,7 +313,7 @@ func TestTakenPortKeepsThePreviousPortAndDelaysNoOtherListener(t *testing.T) {
 }
 
 // T-A17, T-12: a user beyond the quota gets 486, and can allocate again after a session has ended.
-func TestQuotaIsPerUserAndGivenBack(t *testing.T) {
+func TestQuotaIsPerUserAndFreedAtTheEnd(t *testing.T) {
 	b := newFixture(t)
 	b.apply(b.changed(func(c *config.Config) { c.Admin.UserQuota = 2 }))
 	first := b.mustDial("udp", "ann", "first")

@@ -103,7 +103,7 @@ func TestAllocationsDoNotNest(t *testing.T) {
 
 // T-03: a listener cannot be a peer at an address that the host has got after the start. When the host has lost the
 // address, only the routes apply to it.
-func TestListenersAreNoPeersAtAddedAddresses(t *testing.T) {
+func TestListenersAreDeniedAsPeersAtAddedAddresses(t *testing.T) {
 	b := newFixture(t)
 	b.apply(b.openToAll(func(*config.Listener) {}))
 	c := b.mustDial("udp", "ann", "first")
@@ -128,7 +128,7 @@ func TestListenersAreNoPeersAtAddedAddresses(t *testing.T) {
 
 // T-03: a public address that is a host name, and the host name of a certificate, stand for the current addresses of
 // the name.
-func TestListenersAreNoPeersByTheirPublicName(t *testing.T) {
+func TestListenersAreDeniedAsPeersByTheirPublicName(t *testing.T) {
 	for field, set := range map[string]func(*config.Config){
 		"public_address": func(c *config.Config) {
 			c.Listeners[0].PublicAddress, c.Listeners[0].PublicPort = "lb.test", 443

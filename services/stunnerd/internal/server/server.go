@@ -85,7 +85,7 @@ type Options struct {
 	Journal *journal.Journal
 	// Usage has the accounts of sessions. It may be nil. The server does not close it.
 	Usage *usage.Recorder
-	// Restored is what a previous process has left in the journal.
+	// Restored is the content of the journal of a previous process.
 	Restored journal.Restored
 	// Forward is the address of this pod at which it receives the datagrams of clients that other pods forward. If it
 	// is invalid, nothing is forwarded.

@@ -10,9 +10,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// allowance counts how much of the bytes that a credential allows its sessions have used. All sessions with the
-// credential share the allowance. It remains after them until the credential expires, so that a client that allocates
-// again gets no more bytes.
+// allowance counts the bytes that the sessions of a credential have used, if the credential limits them. All sessions
+// with the credential share the allowance. It remains after them until the credential expires, so that a client that
+// allocates again gets no more bytes.
 type allowance struct {
 	rates rates
 	// used is the number of payload bytes in both directions.
@@ -27,8 +27,8 @@ type allowanceKey [16]byte
 
 const (
 	// maxAllowances is the maximum number of allowances of credentials without a session. Above this number, the
-	// allowances that expire first are removed. An attacker gains nothing: to displace the allowance of one credential,
-	// it needs as many new credentials.
+	// allowances that expire first are removed. To displace the allowance of its credential, a client needs
+	// maxAllowances new credentials, so it gains nothing.
 	maxAllowances = 4096
 	// priceAllowance is the memory of an allowance and its entry in the map. Only a part of the memory of sessions may
 	// be used for allowances.

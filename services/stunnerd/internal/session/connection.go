@@ -35,8 +35,8 @@ type Connection struct {
 // ErrEvicted is the cause of the end of Connection.Evicted.
 var ErrEvicted = errors.New("the memory is used up, and the connection was the oldest without a session")
 
-// leavingShare is the divisor of the memory for connections that were evicted and have not ended yet. If they hold
-// more, a new connection is refused.
+// leavingShare is the divisor of the memory for connections that were evicted and have not ended yet. If these
+// connections hold more, a new connection is refused.
 const leavingShare = 8
 
 // idleConnections are the connections without a session. Table.mu guards it.

@@ -35,9 +35,8 @@ const (
 // denials is the list of denied peers, in bounded memory.
 //
 // If the list is full, a new peer replaces a peer of the user ID that has added the most peers: the peer that was
-// denied to the fewest sessions, and among equal peers the one that was denied the longest time ago. So a user that is
-// denied a million peers replaces its own entries, and a peer that is denied to many sessions stays, whichever user was
-// denied it first.
+// denied to the fewest sessions, and among equal peers the one that was denied the longest time ago. So a user with a
+// million denied peers replaces its own entries, and a peer that is denied to many sessions stays in the list.
 type denials struct {
 	mu    sync.Mutex
 	list  map[deniedKey]*denied

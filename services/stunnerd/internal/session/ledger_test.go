@@ -114,7 +114,7 @@ func TestLedgerIsTheSumOfWhatIsHeld(t *testing.T) {
 	}
 }
 
-// consistent fails unless the users, the sources and the networks each hold what the process holds.
+// consistent fails unless the sums over users, over sources and over networks equal the amount of the process.
 func consistent(t *testing.T, table *Table) {
 	t.Helper()
 	var users, sources, networks Amounts
@@ -187,7 +187,7 @@ func TestOneUserLeavesOthersTheirShareOfEachKind(t *testing.T) {
 
 // T-12: while one user holds four fifths with few sessions, its other sessions get an equal share, and other users at
 // its address get more.
-func TestOrdinarySessionOfAUserThatHoldsMuch(t *testing.T) {
+func TestSessionOfALargeUserGetsAnEqualShare(t *testing.T) {
 	const capacity = 1000 << 20
 	table := NewTable()
 	table.SetBounds(Bounds{Capacity: Amounts{RelayPorts: 1000, Memory: capacity}})

@@ -29,7 +29,7 @@ type Admission struct {
 	Ports int64
 	// Limit is the number of relay ports that the user may have in all pods.
 	Limit int64
-	// Over is the error if the user has more: ErrUserQuota or ErrCaveatAllocations.
+	// Over is the error if the user has more relay ports than Limit: ErrUserQuota or ErrCaveatAllocations.
 	Over error
 }
 

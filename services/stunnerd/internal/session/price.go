@@ -24,7 +24,7 @@ const (
 	// always use them. They suffice for the candidates of a browser.
 	includedPermissions = 8
 	includedChannels    = 4
-	// included is the price of what a session includes.
+	// included is the price of the permissions, channels and checks that a session includes.
 	included = includedPermissions*PricePermission + includedChannels*PriceChannel
 )
 

@@ -7,10 +7,10 @@
 //	session.go          sessions and their table
 //	bounds.go           quotas and rates (defaults: ../server/policy.go)
 //	allowance.go        the bytes that a credential allows
-//	ledger.go           what clients make the process hold, and their shares when it is full
+//	ledger.go           resources that clients use, and their shares when the capacity is used up
 //	connection.go       connections of clients without a session
-//	price.go            the memory of what clients make the process hold
-//	holdings.txt        all that input can make the process hold, with bounds and charges
+//	price.go            the memory of these resources
+//	holdings.txt        all memory and resources that depend on input, with bounds and charges
 //	relayport.go        relay ports
 //	pods.go             sessions of a user in all pods of the Gateway
 //	evidence.go         the traffic of a peer
@@ -83,7 +83,7 @@ type Movable interface {
 type Move uint8
 
 const (
-	// MovedAway: until now the client has sent only to this pod; from now on it may use another pod. The kernel must
+	// MovedAway: the client has sent only to this pod until now, and may use another pod from now on. The kernel must
 	// stop sending to the client.
 	MovedAway Move = iota + 1
 	// MovedHere: from now on the client sends only to this pod.

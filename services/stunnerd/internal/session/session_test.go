@@ -145,7 +145,7 @@ func TestUsedSharesOfTheQuotas(t *testing.T) {
 
 // T-18: traffic at ten times the rate limit is reduced to the rate, in each direction independently, for a session and
 // for a user.
-func TestBytesKeepToTheirRate(t *testing.T) {
+func TestBytesStayWithinTheirRate(t *testing.T) {
 	const rate, datagram, seconds = 125_000, 1000, 20
 	for name, bounds := range map[string]Bounds{
 		"a session": {SessionRate: rate},

@@ -17,8 +17,8 @@ const sample = "000100582112a442b7e7a701bc34d686fa87dfae802200105354554e20746573
 	"000600096576746a3a68367659202020000800149aeaa70cbfd8cb56781ef2b5b2d3f249c1b571a280280004e57a3bcf"
 
 // F-01: Parse accepts exactly the messages of RFC 8489 and the requests of RFC 3489. It reads the same values as a
-// second parser that follows the text of the RFCs only. pion/stun accepts more messages, and those of RFC 3489 if a
-// magic cookie is added. The differences are listed in stricter.
+// second parser that follows the text of the RFCs only. pion/stun accepts more messages. It accepts messages of RFC
+// 3489 if a magic cookie is added. The differences are listed in stricter.
 func FuzzParse(f *testing.F) {
 	whole, err := hex.DecodeString(sample)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // Need ends the test unless root runs it. Without root the test fails, because a skipped test would count as passed;
-// with -short it is skipped. The argument what says which parts of the test need root, in the plural.
+// with -short it is skipped. The argument what names the parts of the test that need root, as a plural noun.
 func Need(t testing.TB, what string) {
 	t.Helper()
 	skip, err := missing(os.Geteuid(), testing.Short(), what)

@@ -23,8 +23,8 @@ const (
 	atOnce = 256
 )
 
-// hour has the usage of the last hour by minute, user and route. Its memory is bounded: beyond the bound, the users
-// with the fewest bytes are only kept in a sum. It is not safe for concurrent use.
+// hour has the usage of the last hour by minute, user and route. Its memory is bounded: beyond the bound, only the sum
+// of the users with the fewest bytes is kept. It is not safe for concurrent use.
 type hour struct {
 	// limit is the bound of the memory in bytes, and size the memory.
 	limit, size int
@@ -69,7 +69,7 @@ func newHour(memory int64, now time.Time) hour {
 	return hour{limit: limit, minute: minute, since: minute, users: map[string]*hourUser{}}
 }
 
-// add adds to the current minute what an account has counted since the previous call.
+// add adds the increase of the counters of an account since the previous call to the current minute.
 func (h *hour) add(a *Account, now time.Time) {
 	s := a.slot
 	var rest sample

@@ -251,7 +251,7 @@ func TestLastHourUnderLoad(t *testing.T) {
 }
 
 // Reading the accounts of a minute does not allocate once their users are known.
-func TestMinuteNeedsNoMemory(t *testing.T) {
+func TestReadingAMinuteAllocatesNothing(t *testing.T) {
 	b := newFixture(t, Options{})
 	a := b.begin("ann")
 	traffic := a.Route("media/echo")

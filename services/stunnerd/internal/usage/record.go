@@ -6,9 +6,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// Record is the state of one part of a session: its time in one process, or in several processes with one folder. The
-// counters of a part only grow. The usage of a session is the sum of its parts. The usage of a part is the highest
-// values of its records, so records may be repeated, reordered and lost.
+// Record is the state of one part of a session. A part is the time of the session in one process, or in successive
+// processes with one folder. The counters of a part only grow. The usage of a session is the sum of its parts. The
+// usage of a part is the highest values of its records, so records may be repeated, reordered and lost.
 type Record struct {
 	// Time is when the counters were read.
 	Time time.Time `json:"time"`

@@ -98,7 +98,7 @@ type Recorder struct {
 	// full is the last error of the volume, or nil.
 	full error
 
-	// need wakes Run's store when there are few spare chunks, or a new chunk of ordinary memory.
+	// need makes Run call store, because there are few spare chunks or a new chunk of ordinary memory.
 	need chan struct{}
 	// storing has a value during calls of the volume. A caller that holds mu must not wait for such a call.
 	storing chan struct{}
@@ -503,7 +503,7 @@ func (b *Recorder) tick() {
 	passed := now.Unix() - b.ticked
 	b.ticked = now.Unix()
 	for _, a := range b.accounts {
-		// ago is the time since the account was due, in seconds. If the clock was set back, passed is negative.
+		// ago is the time in seconds since the interim record was due. If the clock was set back, passed is negative.
 		ago := ((now.Unix()-int64(a.bucket))%int64(buckets) + int64(buckets)) % int64(buckets)
 		a.due = a.due || ago < max(passed, 1)
 	}

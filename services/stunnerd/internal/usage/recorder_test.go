@@ -422,7 +422,7 @@ func TestDamagedFile(t *testing.T) {
 
 // Concurrent sessions that begin, relay, end and are delivered, some of them after a failed delivery, are counted
 // exactly.
-func TestNothingIsLostOrDoubled(t *testing.T) {
+func TestTrafficIsCountedExactlyOnce(t *testing.T) {
 	const workers, each, packets = 8, 60, 50
 	b := newFixture(t, Options{Dir: t.TempDir(), Sessions: 2 * workers * each})
 	var mu sync.Mutex // of the clock and the consumer

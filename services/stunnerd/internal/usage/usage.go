@@ -147,7 +147,7 @@ const (
 	Shutdown = "shutdown"
 	// Moved is the move to another pod, where the session continues.
 	Moved = "moved"
-	// Crashed is the end of a session that the process after a crash has not continued.
+	// Crashed is the end by a crash, if the next process has not continued the session.
 	Crashed = "crashed"
 	// Unknown is an end without a reason, for example because the session could not start. If it has relayed nothing,
 	// it has no record.

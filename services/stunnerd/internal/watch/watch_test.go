@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestATaskIsStuckWhenOneTurnLastsTooLong(t *testing.T) {
+func TestTaskIsStuckIfAUnitOfWorkLastsTooLong(t *testing.T) {
 	var task Task
 	now := time.Unix(0, 0)
 	expect := func(want bool) {

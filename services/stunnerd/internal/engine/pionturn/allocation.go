@@ -114,8 +114,8 @@ func (c relayConn) ReadFrom([]byte) (int, net.Addr, error) {
 	return 0, nil, net.ErrClosed
 }
 
-// WriteTo sends the data of a Send indication to a peer with a permission, or answers pionConn.permitted. It is called
-// during the exchange of the indication.
+// WriteTo sends the data of a Send indication to a peer with a permission, or records the result of pionConn.permitted.
+// It is called during the exchange of the indication.
 func (c relayConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	x := c.conn.current
 	if x.permitted = true; x.question {

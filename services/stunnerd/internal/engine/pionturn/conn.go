@@ -20,7 +20,8 @@ import (
 // pionConn is the net.PacketConn of one read loop of pion/turn, and the turn.RelayAddressGenerator of that loop.
 //
 // pion/turn finishes a message, and writes its answer, before it reads the next message. So an exchange has ended when
-// pion/turn calls ReadFrom again. If pion/turn has not answered until then, it never does, so no timeout is needed.
+// pion/turn calls ReadFrom again. If pion/turn has not answered by then, it never answers this message, so no timeout
+// is needed.
 type pionConn struct {
 	integrity stun.MessageIntegrity // signs requests
 	exchanges chan *exchange
@@ -60,8 +61,8 @@ type exchange struct {
 	// answer is valid if answered is set.
 	answer   stun.Message
 	answered bool
-	// question is set for an indication of pionConn.permitted. permitted reports whether the peer of an indication has
-	// a permission.
+	// question is set if the exchange only tests a permission (see pionConn.permitted). permitted reports whether the
+	// peer of an indication has a permission.
 	question, permitted bool
 }
 

@@ -142,7 +142,7 @@ func TestNoAllocation(t *testing.T) {
 }
 
 // Data of a peer without a channel reaches the client, and data of a Send indication reaches the peer, only with a
-// permission, whatever the port.
+// permission for the IP address, on any port.
 func TestPermissionDecides(t *testing.T) {
 	inFixture(t, func(b *fixture) {
 		b.must(b.Start())
@@ -233,7 +233,7 @@ func TestIdleAllocationHasNoGoroutine(t *testing.T) {
 		b.peer().Send(b.relay.Session().Relay, "back")
 		synctest.Wait()
 		for deadline := 1000; runtime.NumGoroutine() > before && deadline > 0; deadline-- {
-			runtime.Gosched() // a goroutine is counted for a moment after its end
+			runtime.Gosched() // the runtime counts a goroutine until shortly after its end
 		}
 		// There may be fewer: goroutines of an earlier test end at any time.
 		if n := runtime.NumGoroutine(); n > before {

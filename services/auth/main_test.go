@@ -132,7 +132,7 @@ func TestInvalidCommandLinesAreRefused(t *testing.T) {
 	}
 }
 
-func TestFlagsBeatTheEnvironment(t *testing.T) {
+func TestFlagsOverrideTheEnvironment(t *testing.T) {
 	env := map[string]string{
 		"STUNNER_CONFIG_ORIGIN":     "http://discovery:13478",
 		"STUNNER_PUBLIC_ADDR":       "turn.example.org",

@@ -195,7 +195,7 @@ func TestKEDAFindsTheOperator(t *testing.T) {
 }
 
 // K-04: Kubernetes libraries do not log requests and responses.
-func TestLibrariesAreDiscreet(t *testing.T) {
+func TestLibrariesDoNotLogRequests(t *testing.T) {
 	levels, err := telemetry.ParseLevels("all:TRACE")
 	if err != nil {
 		t.Fatal(err)

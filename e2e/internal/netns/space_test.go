@@ -35,7 +35,7 @@ func TestProcessesOutliveTheNamespacesOfTheirThreads(t *testing.T) {
 
 // A function that ends its test in the namespace ends its goroutine. The cleanups of the test can still use the
 // namespace.
-func TestTestMayEndInASpace(t *testing.T) {
+func TestFailureInANamespaceEndsTheTest(t *testing.T) {
 	s := New(t, "space")
 	for range 2 {
 		ended, returned := make(chan struct{}), false

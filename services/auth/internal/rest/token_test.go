@@ -194,7 +194,7 @@ func (s *service) ask(t *testing.T, token, body string) *http.Response {
 }
 
 // J-02, J-04, J-05: valid tokens are accepted, within the leeway of their times.
-func TestTokensThatAreGood(t *testing.T) {
+func TestValidTokens(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)
 	soon := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
@@ -230,7 +230,7 @@ func TestTokensThatAreGood(t *testing.T) {
 }
 
 // J-01, J-02, J-04, J-05, J-06, J-07, K-04: invalid tokens get 401 with the reason, cause no fetch, and are not logged.
-func TestTokensThatAreNotGood(t *testing.T) {
+func TestInvalidTokens(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)
 	var fetched atomic.Int32

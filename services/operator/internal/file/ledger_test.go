@@ -95,7 +95,7 @@ func TestLedgerBrokenYAMLLosesNothing(t *testing.T) {
 	}
 }
 
-func TestLedgerBelievesAbsenceAfterAWhile(t *testing.T) {
+func TestLedgerConfirmsAbsence(t *testing.T) {
 	w := newLedgerTest(t, nil)
 	w.write("a.yaml", docs(node("a", "1"), node("b", "1")))
 	w.expect("at first", "a=1", "b=1")

@@ -185,7 +185,7 @@ func alive(pid int) bool {
 
 func isRunning(h health) bool { return h.Phase == running }
 
-func TestProcessRunsAndEndsPolitely(t *testing.T) {
+func TestProcessEndsOnSIGTERM(t *testing.T) {
 	k := newSupervisor(t)
 	p := k.start(player("serve", "/n_g"), nil)
 	h := k.await(p, "running", isRunning)

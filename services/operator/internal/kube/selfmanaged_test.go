@@ -23,7 +23,7 @@ var operatorAccount = []metav1.OwnerReference{
 
 // The leader generates a shared secret once. A Secret of the user is not changed, and a deleted Secret is recreated
 // with its previous content.
-func TestTheLeaderDrawsCredentials(t *testing.T) {
+func TestTheLeaderGeneratesCredentials(t *testing.T) {
 	r := newReplicas(t)
 	add := func(name string) *credentials {
 		c := newCredentials(

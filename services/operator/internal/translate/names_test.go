@@ -18,7 +18,7 @@ import (
 
 // Names of objects of different kinds are independent: if objects of all kinds have one name, the result is the same as
 // with different names. There is a route of each API group, with a Service and a StaticService of one name as backends.
-func TestNamesOfDifferentKindsDoNotMeet(t *testing.T) {
+func TestNamesOfDifferentKindsAreIndependent(t *testing.T) {
 	opt := translate.DefaultOptions()
 	opt.Now = metav1.Unix(1, 0)
 	said := func(official bool, name func(kind string) string) string {

@@ -131,7 +131,7 @@ func TestAnAuthorityIsReadAsItWasWritten(t *testing.T) {
 }
 
 // Errors name the invalid part. The valid part stays trusted, and a CA that can sign is added.
-func TestABrokenAuthorityIsMended(t *testing.T) {
+func TestInvalidCAIsReplaced(t *testing.T) {
 	a := nextOf(t, Authority{}, start)
 	good := a.Encode()
 	notCA := &Identity{Names: []string{"discovery"}}

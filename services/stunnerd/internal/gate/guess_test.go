@@ -161,7 +161,7 @@ func TestGuessingBehindALoadBalancer(t *testing.T) {
 
 // T-07: behind a load balancer, a password that is not compared gets the answer to a wrong password, even if it is
 // right. So the client gives up at once, and the answer reveals nothing.
-func TestLockedPortOfAPrivateSourceIsAnsweredAlike(t *testing.T) {
+func TestLockedPortGetsTheAnswerToAWrongPassword(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		guesser := newClient("10.0.0.1:1")
 		v.guess(guesser, username, limit.SourceGuesses)

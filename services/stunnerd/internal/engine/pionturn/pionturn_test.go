@@ -143,7 +143,7 @@ func TestNoAllocation(t *testing.T) {
 
 // Data of a peer without a channel reaches the client, and data of a Send indication reaches the peer, only with a
 // permission for the IP address, on any port.
-func TestPermissionDecides(t *testing.T) {
+func TestDataNeedsAPermission(t *testing.T) {
 	inFixture(t, func(b *fixture) {
 		b.must(b.Start())
 		relayed := b.relay.Session().Relay

@@ -107,7 +107,10 @@ func (f *authFlags) query(g *globals, names []string) (url.Values, error) {
 	}
 	set("username", f.user)
 	set("listener", f.listener)
-	if f.ttl > 0 {
+	switch {
+	case f.ttl < 0 || f.ttl%time.Second != 0:
+		return nil, usagef("--ttl %s: give whole seconds, such as 90s or 2h, or 0", f.ttl)
+	case f.ttl > 0:
 		set("ttl", strconv.Itoa(int(f.ttl.Seconds())))
 	}
 	switch {

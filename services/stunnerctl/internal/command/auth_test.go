@@ -39,6 +39,13 @@ func TestAuth(t *testing.T) {
 		!strings.Contains(errs, "needs a valid bearer token") || !strings.Contains(errs, "--auth-token-file") {
 		t.Error(errs, code)
 	}
+	for _, ttl := range []string{"500ms", "-5m"} {
+		w.requests = nil
+		_, errs, code := execute(t, "", "auth", "media/frankfurt", "--auth-server-address", address, "--ttl", ttl)
+		if code != exitUsage || !strings.Contains(errs, "--ttl "+ttl[:2]) || len(w.requests) > 0 {
+			t.Error(ttl, errs, code, w.requests)
+		}
+	}
 	if _, errs, code := w.run(t, "auth", "media/frankfurt"); code != exitUsage ||
 		!strings.Contains(errs, "--auth-server-address") {
 		t.Error(errs, code)

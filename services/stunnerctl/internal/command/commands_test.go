@@ -187,6 +187,12 @@ func TestRemainingCalls(t *testing.T) {
 
 func TestDrainInAFolder(t *testing.T) {
 	w := newProvider(t)
+	for _, args := range [][]string{{"--wait", "--timeout", "-5m"}, {"--timeout", "5m"}} {
+		_, errs, code := w.run(t, append([]string{"drain", "frankfurt-1"}, args...)...)
+		if code != exitUsage || !strings.Contains(errs, "--timeout") {
+			t.Error(args, errs, code)
+		}
+	}
 	_, errs, code := w.run(t, "drain", "frankfurt-1")
 	if code != exitUsage || !strings.Contains(errs, "remove the Gateway from the input folder") {
 		t.Error(errs, code)

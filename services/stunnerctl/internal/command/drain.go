@@ -44,6 +44,9 @@ Needs the right to create pods/eviction.`,
 		Example: `  stunnerctl drain frankfurt-7d9c8b-x2x4q -n media --wait`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if timeout < 0 || timeout > 0 && !wait {
+				return usagef("--timeout %s: give a positive time, and --wait", timeout)
+			}
 			s, err := g.open()
 			if err != nil {
 				return err

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
@@ -35,16 +37,15 @@ func nodeIsDrained(s site) {
 		_, err := cluster.Kubectl(s.Context(), "drain", second, "--ignore-daemonsets", "--delete-emptydir-data")
 		drained <- err
 	}()
-	s.until("a pod on another node is ready", func(context.Context) error {
-		switch p, err := s.serving(old.Name); {
-		case err != nil:
-			return err
-		case p.Spec.NodeName == second:
-			return errors.New("it is on the same node")
+	var successor corev1.Pod
+	s.until("a pod on another node is ready", func(context.Context) (err error) {
+		successor, err = s.serving(old.Name)
+		if err == nil && successor.Spec.NodeName == second {
+			err = errors.New("it is on the same node")
 		}
-		return nil
+		return err
 	})
-	later := []*call.Call{s.dial(addresses[0], peer), s.dial(addresses[1], peer)}
+	later := []*call.Call{s.dialTo(successor, addresses[0], peer), s.dialTo(successor, addresses[1], peer)}
 	s.goOn("drain of the node", append(calls, later...)...)
 	select {
 	case err := <-drained:

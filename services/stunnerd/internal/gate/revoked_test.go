@@ -22,9 +22,11 @@ func revoking(list ...credential.Revocation) *Policy {
 	return p
 }
 
-// revocationOf returns a revocation of a user that is in force for an hour.
-func revocationOf(user string) credential.Revocation {
-	now := time.Now().Unix()
+// revocationOf returns a revocation of the credentials that a user got before now. It is in force for an hour.
+func revocationOf(user string) credential.Revocation { return revocationAt(time.Now().Unix(), user) }
+
+// revocationAt is revocationOf at a time in seconds since 1970.
+func revocationAt(now int64, user string) credential.Revocation {
 	return credential.Revocation{User: user, IssuedBefore: now, Until: now + 3600}
 }
 
@@ -57,7 +59,7 @@ func TestRevokedUser(t *testing.T) {
 		fmt.Sprint(expiry, ":ann:~1~I", now, "~I", now): true, // malformed caveats contain no time of issue
 	} {
 		b, c := newMediaFixture(t), newClient("192.0.2.1:1000")
-		b.Update(revoking(revocationOf("ann")), routes())
+		b.Update(revoking(revocationAt(now, "ann")), routes())
 		code := codeOf(b.with(c, signedName(name), stun.MethodAllocate, udp))
 		if refused := b.refused(meter.RevokedCredential) == 1; refused != revoked || (code == 401) != revoked {
 			t.Errorf("%s: %d, refusals %v; revoked: %t", name, code, b.meter.Refusals(), revoked)

@@ -105,7 +105,7 @@ func TestRevocationsThatDoNotApply(t *testing.T) {
 // users stay, and so do sessions with a credential that was issued later.
 func TestUpdateEndsRevokedSessions(t *testing.T) {
 	b := newMediaFixture(t)
-	again := named(fmt.Sprint(":~1~I", time.Now().Unix()+1))
+	again := named(fmt.Sprint(":~1~I", time.Now().Unix()+60))
 	old, fresh, other := newClient("192.0.2.1:1000"), newClient("192.0.2.1:1001"), newClient("192.0.2.1:1002")
 	bob := signedName(strings.Replace(named("").Username, ":ann", ":bob", 1))
 	b.allocates(old, named(""))

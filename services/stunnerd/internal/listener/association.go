@@ -2,6 +2,7 @@ package listener
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"net"
 	"net/netip"
@@ -76,6 +77,8 @@ type association struct {
 	front     forward.ReturnPath
 	followed  uint64
 	cookie    [cookieSize]byte
+	// opening is the hash of the head of the ClientHello that has opened the association.
+	opening [sha256.Size]byte
 	// ahead is added to the record numbers of unencrypted records. The ServerHello must have the record number of the
 	// ClientHello, because after several HelloVerifyRequests a lower number would be used twice (RFC 6347 §4.2.1).
 	ahead uint64
@@ -92,6 +95,9 @@ type association struct {
 	ended chan struct{}
 	// established is set when the handshake is complete.
 	established atomic.Bool
+	// keyExchange is the size of the only ClientKeyExchange that the server can use, in bytes. It is 0 until the server has
+	// sent its ServerKeyExchange.
+	keyExchange atomic.Int64
 	// handshaken is the number of bytes of handshake records that were received after the ClientHello.
 	handshaken atomic.Int64
 	// kept is the part of handshaken that pion/dtls keeps. It is set when the handshake is complete.
@@ -205,7 +211,7 @@ func newAssociation(
 	sender, shared := s.port.openSender(s.index, s.port.most)
 	a := &association{
 		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, sender: sender, shared: shared,
-		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
+		cookie: [cookieSize]byte(h.cookie), opening: sha256.Sum256(h.head), ahead: h.sequence - 1,
 		inbox: make(chan received, inbox), interrupt: make(chan struct{}, 1),
 		closed: make(chan struct{}), ended: make(chan struct{}),
 	}
@@ -252,8 +258,11 @@ func (a *association) establish(ctx context.Context) error {
 }
 
 // opened reports whether a ClientHello is a copy of the ClientHello that has opened the association. A client repeats
-// its ClientHello if the answer is lost.
-func (a *association) opened(h hello) bool { return string(h.cookie) == string(a.cookie[:]) }
+// its ClientHello if the answer is lost. The random bytes in the head distinguish it from the ClientHello of another
+// handshake, which may have the same cookie.
+func (a *association) opened(h hello) bool {
+	return string(h.cookie) == string(a.cookie[:]) && sha256.Sum256(h.head) == a.opening
+}
 
 // deliver queues a copy of a datagram of the client, without the records that the association does not accept. front is
 // the path on which the datagram has arrived.
@@ -391,7 +400,8 @@ func (a *association) accepts(record []byte) bool {
 }
 
 // continues reports whether a plain record can follow the ClientHello: ChangeCipherSpec, or fragments of
-// ClientKeyExchange, which is the next message because the server requests no certificate. Any other record is
+// ClientKeyExchange, which is the next message because the server requests no certificate. Fragments with another size
+// of the message would make pion/dtls discard the message or end the handshake. Any other record is
 // discarded, because it is forged or damaged, and would end the handshake. An alert is discarded too, because nothing
 // distinguishes an alert of the client from a forged alert: the handshake of a client that sends an alert ends at its
 // timeout.
@@ -413,7 +423,7 @@ func (a *association) continues(record []byte) bool {
 		var part cryptobyte.String
 		if !content.ReadUint8(&kind) || !content.ReadUint24(&size) || !content.ReadUint16(&message) ||
 			!content.ReadUint24(&offset) || !content.ReadUint24LengthPrefixed(&part) ||
-			kind != clientKeyExchange || message != keyExchangeMessage || size > handshakeBytes ||
+			kind != clientKeyExchange || message != keyExchangeMessage || int64(size) != a.keyExchange.Load() ||
 			offset+uint32(len(part)) > size {
 			return false
 		}
@@ -455,6 +465,9 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	if records[0] == typeHandshake && epochOf(records) == 0 && records[recordHeader] == helloVerifyRequest {
 		return len(records), setCookie(a.conn, a.cookie)
 	}
+	if size := keyExchangeSize(records); size > 0 {
+		a.keyExchange.Store(size)
+	}
 	if !a.answered.Load() && a.answered.CompareAndSwap(false, true) {
 		a.turns.release()
 	}
@@ -477,6 +490,25 @@ func (a *association) renumber(records []byte) []byte {
 		rest = rest[min(size, len(rest)):]
 	}
 	return records
+}
+
+// keyExchangeSize returns the size of the ClientKeyExchange that answers the ServerKeyExchange in a datagram of the
+// server, or 0 if the datagram contains none. pion/dtls sends it in one fragment. It contains the public key of the
+// server, and the other message contains a public key of the same size (RFC 8422 §5.4, §5.7).
+func keyExchangeSize(datagram []byte) int64 {
+	for rest := cryptobyte.String(datagram); len(rest) > recordHeader; {
+		var kind, curve, key uint8
+		var content cryptobyte.String
+		plain := rest[0] == typeHandshake && epochOf(rest) == 0
+		if !rest.Skip(recordHeader-2) || !rest.ReadUint16LengthPrefixed(&content) {
+			return 0
+		}
+		if plain && content.ReadUint8(&kind) && kind == serverKeyExchange && content.Skip(messageHeader-1) &&
+			content.ReadUint8(&curve) && content.Skip(2) && content.ReadUint8(&key) {
+			return 1 + int64(key)
+		}
+	}
+	return 0
 }
 
 func epochOf(record []byte) uint16 { return binary.BigEndian.Uint16(record[3:]) }

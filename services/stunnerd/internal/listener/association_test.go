@@ -2,6 +2,7 @@ package listener
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -122,10 +123,11 @@ func TestForgedRecordsEndNoHandshake(t *testing.T) {
 		{0}, {1}, {2, 40}, {1, 0}, {2, 0, 0}, make([]byte, 100), make([]byte, 8000), make([]byte, 8100),
 		fragment(0, 0, 0, 0, nil)[recordHeader:], fragment(0, 5, 100, 3, []byte{1})[recordHeader:],
 		fragment(0, 2, 1, 1, []byte{1})[recordHeader:], fragment(0, 2, 1<<20, 1, []byte{1})[recordHeader:],
+		fragment(0, 2, 4000, 1, []byte{1})[recordHeader:], fragment(0, 2, 4000, 0, []byte{1})[recordHeader:],
 		someHello(t, 3, 1, 1, make([]byte, cookieSize))[recordHeader:], someHello(t, 3, 1, 0, nil)[recordHeader:50],
 		{finished, 0, 0, 12, 0, 3, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 	}
-	well := fragment(0, 2, 66, 0, make([]byte, 66))[recordHeader:]
+	well := fragment(0, 2, keyExchangeOfSome, 0, make([]byte, keyExchangeOfSome))[recordHeader:]
 	for name, kinds := range map[string][]byte{
 		"ChangeCipherSpec": {20}, "alert": {21}, "handshake": {22}, "application data": {23},
 		"others": {0, 19, 24, 25, 26, 255},
@@ -158,6 +160,33 @@ func TestForgedRecordsEndNoHandshake(t *testing.T) {
 			}
 		}
 	}
+}
+
+// helloForging is the socket of a client. Before each datagram of the client, another host sends a ClientHello with the
+// address of the client.
+type helloForging struct{ *raw }
+
+func (f helloForging) WriteTo(datagram []byte, to net.Addr) (int, error) {
+	if _, err := f.raw.WriteTo(someHello(f.T, 9, 0, 0, nil), to); err != nil {
+		return 0, err
+	}
+	return f.raw.WriteTo(datagram, to)
+}
+
+// T-16: a forged ClientHello ends no handshake, although its answer reaches the client: the cookie in it is valid for the
+// ClientHello of the client, too.
+func TestForgedHelloEndsNoHandshake(t *testing.T) {
+	_, server := openSecure(t, oneCertificate(t))
+	client, err := dtls.ClientWithOptions(helloForging{newRaw(t, server)}, server, dtls.WithInsecureSkipVerify(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if err := client.HandshakeContext(ctx); err != nil {
+		t.Error(err)
+	}
+	_ = client.Close()
 }
 
 // lossy is the socket of a client that loses and changes datagrams.
@@ -264,19 +293,22 @@ func TestLostFlights(t *testing.T) {
 	}
 }
 
+// keyExchangeOfSome is the size of the ClientKeyExchange after someHello, which offers the curve P-256.
+const keyExchangeOfSome = 66
+
 // floods are sequences of 1,000 datagrams of a client that pion/dtls might keep. Each function returns the i-th
-// datagram.
+// datagram. None completes the ClientKeyExchange: an invalid one ends the handshake.
 var floods = map[string]func(i int) []byte{
 	"ClientKeyExchange in long fragments": func(i int) []byte {
-		return fragment(uint64(3+i%60), keyExchangeMessage, handshakeBytes, i, make([]byte, 1000))
+		return fragment(uint64(3+i%60), keyExchangeMessage, keyExchangeOfSome, i%6, make([]byte, 60))
 	},
 	"ClientKeyExchange in fragments of one byte": func(i int) []byte {
-		return fragment(uint64(3+i%60), keyExchangeMessage, handshakeBytes, i, make([]byte, 1))
+		return fragment(uint64(3+i%60), keyExchangeMessage, keyExchangeOfSome, 1+i%(keyExchangeOfSome-1), make([]byte, 1))
 	},
 	"ClientKeyExchange in many fragments in a record": func(i int) []byte {
 		r := record(typeHandshake, dtls12, 0, uint64(3+i%60), nil)
 		for k := range 300 {
-			r = append(r, fragment(0, keyExchangeMessage, handshakeBytes, k*10+i%10, []byte{0})[recordHeader:]...)
+			r = append(r, fragment(0, keyExchangeMessage, keyExchangeOfSome, 1+(k+i)%(keyExchangeOfSome-1), []byte{0})[recordHeader:]...)
 		}
 		binary.BigEndian.PutUint16(r[11:], uint16(len(r)-recordHeader))
 		return r
@@ -378,6 +410,7 @@ func TestAcceptedBytes(t *testing.T) {
 	h, _ := parseHello(someHello(t, 1, 5, 1, make([]byte, cookieSize)))
 	for name, flood := range floods {
 		a := &association{inbox: make(chan received, inbox), ahead: 1}
+		a.keyExchange.Store(keyExchangeOfSome)
 		passed := 0
 		for i := range 1000 {
 			passed += len(a.accepted(flood(i)))
@@ -386,7 +419,7 @@ func TestAcceptedBytes(t *testing.T) {
 			t.Errorf("%s: %d bytes", name, passed)
 		}
 	}
-	a := &association{inbox: make(chan received, inbox)}
+	a := &association{inbox: make(chan received, inbox), opening: sha256.Sum256(h.head)}
 	for range 100 {
 		if accepted := a.accepted(h.record); len(accepted) > 0 {
 			a.inbox <- received{records: accepted}

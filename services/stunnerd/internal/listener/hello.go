@@ -21,6 +21,7 @@ const (
 
 	clientHello        = 1
 	helloVerifyRequest = 3
+	serverKeyExchange  = 12
 	clientKeyExchange  = 16
 
 	recordHeader    = 13
@@ -34,14 +35,11 @@ type hello struct {
 	record   []byte // the whole record
 	sequence uint64 // number of the record
 	message  uint16 // number of the message in the handshake: 1 after a HelloVerifyRequest
-	// head is the body of the ClientHello before the cookie. A client must not change it when it returns the cookie
-	// (RFC 6347 §4.2.1).
+	// head is the body of the ClientHello before the cookie: its version, the random bytes of the client and its session
+	// ID.
 	head   []byte
 	cookie []byte
-	// fixed is the part of the ClientHello between the cookie and the extensions. A client must not change it when it
-	// returns the cookie (RFC 6347 §4.2.1).
-	fixed []byte
-	// tail is the part of the ClientHello after the cookie, with the extensions.
+	// tail is the part of the ClientHello after the cookie.
 	tail []byte
 }
 
@@ -80,7 +78,6 @@ func (h *hello) parseBody(body cryptobyte.String) bool {
 	if !body.ReadUint16LengthPrefixed(&suites) || !body.ReadUint8LengthPrefixed(&compression) {
 		return false
 	}
-	h.fixed = h.tail[:len(h.tail)-len(body)]
 	return true
 }
 
@@ -135,7 +132,7 @@ func (c *cookies) valid(h hello, client netip.AddrPort, now time.Time) bool {
 		return false
 	}
 	period := periodOf(now)
-	return hmac.Equal(h.cookie, c.cookie(h, client, period)) || hmac.Equal(h.cookie, c.cookie(h, client, period-1))
+	return hmac.Equal(h.cookie, c.cookie(client, period)) || hmac.Equal(h.cookie, c.cookie(client, period-1))
 }
 
 // appendHelloVerify appends the HelloVerifyRequest that answers a ClientHello. The HelloVerifyRequest is shorter than
@@ -148,19 +145,19 @@ func (c *cookies) appendHelloVerify(to []byte, h hello, client netip.AddrPort, n
 	to = binary.BigEndian.AppendUint64(to, h.sequence) // the two bytes before it, the epoch, are 0
 	to = binary.BigEndian.AppendUint16(to, messageHeader+body)
 	to = append(to, helloVerifyRequest, 0, 0, body, 0, 0, 0, 0, 0, 0, 0, body, 0xFE, 0xFF, cookieSize)
-	return append(to, c.cookie(h, client, periodOf(now))...)
+	return append(to, c.cookie(client, periodOf(now))...)
 }
 
-// cookie returns the cookie for a client. The cookie depends on the client's address, on the parameters of the
-// ClientHello and on the number of the current cookieLife since 1970. The slice is valid until the next call.
-func (c *cookies) cookie(h hello, client netip.AddrPort, period int64) []byte {
+// cookie returns the cookie for a client. The cookie depends on the client's address and on the number of the current
+// cookieLife since 1970. It does not depend on the ClientHello, as RFC 6347 §4.2.1 recommends: whoever forges a
+// ClientHello makes the server send another cookie to the client. A client accepts one HelloVerifyRequest, so it would
+// return that cookie, and its handshake would fail. The slice is valid until the next call.
+func (c *cookies) cookie(client netip.AddrPort, period int64) []byte {
 	addr := client.Addr().As16()
 	c.mac.Reset()
 	c.mac.Write(addr[:])
 	c.mac.Write(binary.BigEndian.AppendUint16(nil, client.Port()))
 	c.mac.Write(binary.BigEndian.AppendUint64(nil, uint64(period)))
-	c.mac.Write(h.head)
-	c.mac.Write(h.fixed)
 	c.sum = c.mac.Sum(c.sum[:0])
 	return c.sum[:cookieSize]
 }

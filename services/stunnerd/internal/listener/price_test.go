@@ -211,7 +211,7 @@ func handshakeInPart(fragments int) func(*testing.T, *net.UDPAddr) net.Conn {
 		cookie := ask(someHello(t, 1, 0, 0, nil), helloVerifyRequest)[28:]
 		ask(someHello(t, 1, 1, 1, cookie), serverHello)
 		for sent, i := 0, 0; sent < fragments; i++ {
-			part := fragment(uint64(2+i), 2, 4000, i, []byte{0})
+			part := fragment(uint64(2+i), 2, keyExchangeOfSome, 1+i%(keyExchangeOfSome-1), []byte{0})
 			sent += len(part)
 			if _, err := conn.Write(part); err != nil {
 				t.Fatal(err)

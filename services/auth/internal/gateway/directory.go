@@ -42,7 +42,7 @@ type snapshot struct {
 	problem   string                 // why the directory is not ready
 	// list reports whether the source has sent all configs; nil if the source does not report it.
 	list *discovery.List
-	// unusable says by id why a config was not used: its secrets are hidden, or it was rejected. It is never changed.
+	// unusable says by id why a config was not used: its secrets are hidden, or it was rejected. The map is replaced, and never changed.
 	unusable map[string]string
 }
 
@@ -275,14 +275,14 @@ func (d *Directory) update(next *snapshot, e discovery.Event) {
 // recordLifetime records the lifetime that a gateway has had, before a config with another one replaces its config. now
 // is nil for a gateway that is deleted.
 func (d *Directory) recordLifetime(s *snapshot, id string, now *Gateway) {
-	at := d.now()
-	maps.DeleteFunc(d.former, func(_ string, f formerLifetimes) bool {
-		return !f.expiry.After(at) && at.Sub(f.flags) > credential.MaxTTL
-	})
 	i, known := s.find(id)
 	if !known || now != nil && now.Lifetime == s.gateways[i].Lifetime {
 		return
 	}
+	at := d.now()
+	maps.DeleteFunc(d.former, func(_ string, f formerLifetimes) bool {
+		return !f.expiry.After(at) && at.Sub(f.flags) > credential.MaxTTL
+	})
 	f, before := d.former[id], s.gateways[i].Lifetime
 	if expiry := at.Add(before); before == 0 {
 		f.flags = at

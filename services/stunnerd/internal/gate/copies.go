@@ -18,7 +18,8 @@ func (g *Gate) Version(client netip.AddrPort) (allocated [12]byte, generation ui
 }
 
 // Copy returns the record of the session of a client over UDP, of at most the given size, from which another pod can
-// continue the session if this pod is lost. Checks that do not fit are left out, the oldest first. Copy reports false
+// continue the session if this pod is lost. Checks that do not fit are left out, the oldest first, and then the former
+// authorities: without these, the session continues until its client must refresh it. Copy reports false
 // for a session that could not continue: its permissions and channels do not fit, or its client has sent no
 // connectivity check. Without a check, peers do not accept the relayed address of another pod.
 func (g *Gate) Copy(client netip.AddrPort, most int) (record []byte, ok bool) {
@@ -33,12 +34,14 @@ func (g *Gate) Copy(client netip.AddrPort, most int) (record []byte, ok bool) {
 	f.refreshing.Lock()
 	r := g.record(f, at)
 	f.refreshing.Unlock()
-	r.Checks = f.relay.Checks()
-	r.Former = g.policy.Load().former(f.Started, time.Now())
-	for ; len(r.Checks) > 0; r.Checks = r.Checks[1:] {
-		b, err := r.MarshalBinary()
-		if err == nil && len(b) <= most {
-			return b, true
+	checks := f.relay.Checks()
+	for _, former := range [][]Former{g.policy.Load().former(f.Started, time.Now()), nil} {
+		r.Former = former
+		for r.Checks = checks; len(r.Checks) > 0; r.Checks = r.Checks[1:] {
+			b, err := r.MarshalBinary()
+			if err == nil && len(b) <= most {
+				return b, true
+			}
 		}
 	}
 	return nil, false

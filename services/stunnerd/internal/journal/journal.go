@@ -81,7 +81,8 @@ type Entry struct {
 type Status struct {
 	// Problem says why changes are not stored. It is empty if they are.
 	Problem string
-	Bytes   int64
+	// Bytes is the size of the file.
+	Bytes int64
 	// Sessions is the number of stored sessions that have not ended.
 	Sessions int
 	// Errors is the number of writes that failed or took too long, and of journals that were set aside.

@@ -400,8 +400,8 @@ func (a *association) accepts(record []byte) bool {
 }
 
 // continues reports whether a plain record can follow the ClientHello: ChangeCipherSpec, or fragments of
-// ClientKeyExchange, which is the next message because the server requests no certificate. Fragments with another size
-// of the message would make pion/dtls discard the message or end the handshake. Any other record is
+// ClientKeyExchange, which is the next message because the server requests no certificate. A fragment of a message of
+// another size would end the handshake. Any other record is
 // discarded, because it is forged or damaged, and would end the handshake. An alert is discarded too, because nothing
 // distinguishes an alert of the client from a forged alert: the handshake of a client that sends an alert ends at its
 // timeout.
@@ -465,8 +465,10 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	if records[0] == typeHandshake && epochOf(records) == 0 && records[recordHeader] == helloVerifyRequest {
 		return len(records), setCookie(a.conn, a.cookie)
 	}
-	if size := keyExchangeSize(records); size > 0 {
-		a.keyExchange.Store(size)
+	if !a.established.Load() {
+		if size := keyExchangeSize(records); size > 0 {
+			a.keyExchange.Store(size)
+		}
 	}
 	if !a.answered.Load() && a.answered.CompareAndSwap(false, true) {
 		a.turns.release()
@@ -493,20 +495,20 @@ func (a *association) renumber(records []byte) []byte {
 }
 
 // keyExchangeSize returns the size of the ClientKeyExchange that answers the ServerKeyExchange in a datagram of the
-// server, or 0 if the datagram contains none. pion/dtls sends it in one fragment. It contains the public key of the
-// server, and the other message contains a public key of the same size (RFC 8422 §5.4, §5.7).
+// server, or 0 if no record of the datagram begins with this message. Each of the two messages contains a public key of
+// the same curve, after one byte with the length of the key (RFC 8422 §5.4, §5.7).
 func keyExchangeSize(datagram []byte) int64 {
-	for rest := cryptobyte.String(datagram); len(rest) > recordHeader; {
-		var kind, curve, key uint8
-		var content cryptobyte.String
-		plain := rest[0] == typeHandshake && epochOf(rest) == 0
-		if !rest.Skip(recordHeader-2) || !rest.ReadUint16LengthPrefixed(&content) {
-			return 0
+	const (
+		offset    = recordHeader + 6                 // of the fragment in the message
+		parameter = recordHeader + messageHeader + 3 // after the curve type and the name of the curve
+	)
+	for rest := datagram; len(rest) > parameter; {
+		if rest[0] == typeHandshake && epochOf(rest) == 0 && rest[recordHeader] == serverKeyExchange &&
+			[3]byte(rest[offset:]) == [3]byte{} {
+			return 1 + int64(rest[parameter])
 		}
-		if plain && content.ReadUint8(&kind) && kind == serverKeyExchange && content.Skip(messageHeader-1) &&
-			content.ReadUint8(&curve) && content.Skip(2) && content.ReadUint8(&key) {
-			return 1 + int64(key)
-		}
+		size := recordHeader + int(binary.BigEndian.Uint16(rest[11:]))
+		rest = rest[min(size, len(rest)):]
 	}
 	return 0
 }

@@ -149,9 +149,9 @@ func (c *cookies) appendHelloVerify(to []byte, h hello, client netip.AddrPort, n
 }
 
 // cookie returns the cookie for a client. The cookie depends on the client's address and on the number of the current
-// cookieLife since 1970. It does not depend on the ClientHello, as RFC 6347 §4.2.1 recommends: whoever forges a
-// ClientHello makes the server send another cookie to the client. A client accepts one HelloVerifyRequest, so it would
-// return that cookie, and its handshake would fail. The slice is valid until the next call.
+// cookieLife since 1970. RFC 6347 §4.2.1 recommends that it also depends on the ClientHello. Then a forged ClientHello
+// would make the server send the client a cookie that is invalid for the ClientHello of the client. Clients accept one
+// HelloVerifyRequest, so the handshake would fail. The slice is valid until the next call.
 func (c *cookies) cookie(client netip.AddrPort, period int64) []byte {
 	addr := client.Addr().As16()
 	c.mac.Reset()

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/pion/stun/v2"
 
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
@@ -184,7 +186,7 @@ func TestCopyOfAClientThatDoesNotNominate(t *testing.T) {
 	})
 }
 
-// a copy has the checks that fit. There are no copies of sessions without a check, of sessions over connections,
+// a copy has the checks and the former credentials that fit. There are no copies of sessions without a check, of sessions over connections,
 // and of provisional sessions.
 func TestACopyHasTheChecksThatFit(t *testing.T) {
 	withJournal(t, func(s *stored) {
@@ -192,6 +194,17 @@ func TestACopyHasTheChecksThatFit(t *testing.T) {
 		whole := s.copyOf(c, 1000)
 		if len(whole.Checks) != 1 || len(whole.Channels) != 1 || len(whole.Permissions) != 1 {
 			t.Errorf("copied: %+v", whole)
+		}
+		for secret, want := range map[int]int{10: 1, 950: 0} {
+			p := policy()
+			p.Former = []Former{{
+				Authority: credential.Authority{SharedSecret: credential.Secret(strings.Repeat("a", secret))},
+				Replaced:  time.Now(), Until: time.Now().Add(time.Minute),
+			}}
+			s.Update(p, routes("127.0.0.1:<4000-4999>"))
+			if r := s.copyOf(c, 1000); len(r.Former) != want || len(r.Checks) != 1 {
+				t.Errorf("copied with a former secret of %d bytes: %+v", secret, r)
+			}
 		}
 		if _, ok := s.Copy(c.addr, 60); ok {
 			t.Error("a copy without checks")

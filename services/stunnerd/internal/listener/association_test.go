@@ -293,6 +293,26 @@ func TestLostFlights(t *testing.T) {
 	}
 }
 
+// Only the first fragment of a ServerKeyExchange has the size of the key. Datagrams that end early have none.
+func TestKeyExchangeSize(t *testing.T) {
+	message := append([]byte{serverKeyExchange, 0, 0, 70, 0, 3, 0, 0, 0, 0, 0, 70, 3, 0, 23, 65}, make([]byte, 66)...)
+	first, later := record(typeHandshake, dtls12, 0, 7, message), record(typeHandshake, dtls12, 0, 8, message)
+	later[recordHeader+8] = 66 // the offset of the fragment
+	other := record(typeHandshake, dtls12, 0, 6, make([]byte, 40))
+	for name, c := range map[string]struct {
+		datagram []byte
+		want     int64
+	}{
+		"first fragment": {first, keyExchangeOfSome}, "after another message": {slices.Concat(other, first), keyExchangeOfSome},
+		"later fragment": {later, 0}, "another message": {other, 0},
+		"encrypted": {record(typeHandshake, dtls12, 1, 0, message), 0}, "short": {first[:recordHeader+15], 0},
+	} {
+		if got := keyExchangeSize(c.datagram); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
 // keyExchangeOfSome is the size of the ClientKeyExchange after someHello, which offers the curve P-256.
 const keyExchangeOfSome = 66
 

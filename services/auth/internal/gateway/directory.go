@@ -25,9 +25,12 @@ type Directory struct {
 	now     func() time.Time
 	last    atomic.Pointer[snapshot]
 	// former are the earlier lifetimes of gateways by id, also of deleted ones: a gateway that is created again may have
-	// the same shared secret. Only Apply uses it.
+	// the same shared secret. Beyond maxFormer gateways, the entry "" has those of all others together. Only Apply uses it.
 	former map[string]formerLifetimes
 }
+
+// maxFormer limits the gateways in Directory.former, because a tenant may create and delete any number of gateways.
+const maxFormer = 10_000
 
 type snapshot struct {
 	gateways  []*Gateway             // sorted by namespace and name; neither the list nor its elements are changed
@@ -266,7 +269,7 @@ func (d *Directory) update(next *snapshot, e discovery.Event) {
 	d.log.Info("gateway config received", "gateway", e.ID, "config", e.Config)
 	g.Idle = next.list != nil && slices.Contains(next.list.Idle, g.ID())
 	d.recordLifetime(next, g.ID(), g)
-	g.former = d.former[g.ID()]
+	g.former = d.former[g.ID()].or(d.former[""])
 	next.put(g)
 	next.setUnusable(e.ID, "")
 	next.ready, next.changed = true, d.now()
@@ -283,13 +286,14 @@ func (d *Directory) recordLifetime(s *snapshot, id string, now *Gateway) {
 	maps.DeleteFunc(d.former, func(_ string, f formerLifetimes) bool {
 		return !f.expiry.After(at) && at.Sub(f.flags) > credential.MaxTTL
 	})
-	f, before := d.former[id], s.gateways[i].Lifetime
-	if expiry := at.Add(before); before == 0 {
-		f.flags = at
-	} else if expiry.After(f.expiry) {
-		f.expiry = expiry
+	if _, ok := d.former[id]; !ok && len(d.former) >= maxFormer {
+		id = ""
 	}
-	d.former[id] = f
+	before := formerLifetimes{flags: at}
+	if lifetime := s.gateways[i].Lifetime; lifetime != 0 {
+		before = formerLifetimes{expiry: at.Add(lifetime)}
+	}
+	d.former[id] = d.former[id].or(before)
 }
 
 // connect records a contact with the source.

@@ -72,6 +72,34 @@ func TestDirectoryIsSortedForAnyOrderOfEvents(t *testing.T) {
 	}
 }
 
+// The earlier lifetimes of any number of deleted gateways use bounded memory, and none is forgotten.
+func TestFormerLifetimesAreBounded(t *testing.T) {
+	now := time.Now()
+	d := NewDirectory("", func() time.Time { return now }, slog.New(slog.DiscardHandler))
+	with := func(id string, lifetime int32) discovery.Event {
+		c := named(id)
+		c.Auth.Lifetime = lifetime
+		return discovery.Event{ID: id, Config: c}
+	}
+	last := ""
+	for i := range maxFormer + 10 {
+		last = fmt.Sprint("tenant/g", i)
+		d.Apply(with(last, 3600))
+		d.Apply(discovery.Event{ID: last, Deleted: true})
+	}
+	if n := len(d.former); n > maxFormer+1 {
+		t.Errorf("lifetimes of %d gateways are kept", n)
+	}
+	for _, id := range []string{"tenant/g0", last} {
+		d.Apply(with(id, 60))
+		g := d.Select(Filter{})[0]
+		if got := g.LastExpiry(now, time.Hour).Sub(now); got != time.Hour {
+			t.Errorf("%s: the last credential expires after %s, want 1h", g.ID(), got)
+		}
+		d.Apply(discovery.Event{ID: id, Deleted: true})
+	}
+}
+
 func TestDirectoryLeavesSnapshotsAlone(t *testing.T) {
 	d := NewDirectory("", time.Now, slog.New(slog.DiscardHandler))
 	for i := range 5 {

@@ -54,6 +54,17 @@ type formerLifetimes struct {
 	flags time.Time
 }
 
+// or returns the later times of both.
+func (f formerLifetimes) or(o formerLifetimes) formerLifetimes {
+	if o.expiry.After(f.expiry) {
+		f.expiry = o.expiry
+	}
+	if o.flags.After(f.flags) {
+		f.flags = o.flags
+	}
+	return f
+}
+
 // LastExpiry returns when the last credential of the gateway expires that may have been issued until now. A credential
 // stays valid if the lifetime is lowered after it was issued. maxTTL is the value of the flag --max-ttl.
 func (g *Gateway) LastExpiry(now time.Time, maxTTL time.Duration) time.Time {

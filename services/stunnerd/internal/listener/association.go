@@ -79,9 +79,8 @@ type association struct {
 	cookie    [cookieSize]byte
 	// opening is the hash of the head of the ClientHello that has opened the association.
 	opening [sha256.Size]byte
-	// ahead is added to the record numbers of unencrypted records. The ServerHello must have the record number of the
-	// ClientHello, because after several HelloVerifyRequests a lower number would be used twice (RFC 6347 §4.2.1).
-	ahead uint64
+	// hello is the record number of the ClientHello that has opened the association.
+	hello uint64
 	conn  *dtls.Conn
 
 	inbox chan received
@@ -211,7 +210,7 @@ func newAssociation(
 	sender, shared := s.port.openSender(s.index, s.port.most)
 	a := &association{
 		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, sender: sender, shared: shared,
-		cookie: [cookieSize]byte(h.cookie), opening: sha256.Sum256(h.head), ahead: h.sequence - 1,
+		cookie: [cookieSize]byte(h.cookie), opening: sha256.Sum256(h.head), hello: h.sequence,
 		inbox: make(chan received, inbox), interrupt: make(chan struct{}, 1),
 		closed: make(chan struct{}), ended: make(chan struct{}),
 	}
@@ -408,7 +407,7 @@ func (a *association) accepts(record []byte) bool {
 func (a *association) continues(record []byte) bool {
 	// After a record with a much higher number, pion/dtls would discard records of the client, because it takes them
 	// for old.
-	after := binary.BigEndian.Uint64(record[3:]) - (a.ahead + 1) // the two bytes before the number, the epoch, are 0
+	after := binary.BigEndian.Uint64(record[3:]) - a.hello // the two bytes before the number, the epoch, are 0
 	if after == 0 || after >= replayWindow {
 		return false
 	}
@@ -473,21 +472,22 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	if !a.answered.Load() && a.answered.CompareAndSwap(false, true) {
 		a.turns.release()
 	}
-	if err := a.send(a.renumber(records)); err != nil {
+	if err := a.send(renumber(records)); err != nil {
 		a.socket.drop(a.client, relay.Undelivered(err))
 	}
 	return len(records), nil
 }
 
-// renumber adds ahead to the numbers of unencrypted records.
-func (a *association) renumber(records []byte) []byte {
-	if a.ahead == 0 || epochOf(records) != 0 {
+// renumber adds lastVerify to the numbers of unencrypted records. The first record of pion/dtls after its
+// HelloVerifyRequest has number 1.
+func renumber(records []byte) []byte {
+	if epochOf(records) != 0 {
 		return records
 	}
 	records = slices.Clone(records)
 	for rest := records; len(rest) >= recordHeader && epochOf(rest) == 0; {
 		numbered := binary.BigEndian.Uint64(rest[3:])
-		binary.BigEndian.PutUint64(rest[3:], numbered+a.ahead)
+		binary.BigEndian.PutUint64(rest[3:], numbered+lastVerify)
 		size := recordHeader + int(binary.BigEndian.Uint16(rest[11:]))
 		rest = rest[min(size, len(rest)):]
 	}

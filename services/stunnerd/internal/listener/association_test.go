@@ -92,29 +92,46 @@ func TestForgedRecordsEndNoCall(t *testing.T) {
 	}
 }
 
-// forging is the socket of a client. Another host sends datagrams with the address of the client before the last flight
-// of the handshake.
+// forging is the socket of a client. Another host sends datagrams with the address of the client before and after each
+// datagram of its handshake.
 type forging struct {
 	*raw
-	forged func(keyExchange uint64) [][]byte
-	done   bool
+	// forged returns the datagrams of the other host. next is the number of the next record of the client. late is set
+	// before the last flight of the client, when its ClientKeyExchange is expected.
+	forged func(next uint64, late bool) [][]byte
+	done   bool // with the last flight
 }
 
 func (f *forging) WriteTo(datagram []byte, to net.Addr) (int, error) {
-	if !f.done && epochOf(datagram) == 0 && datagram[recordHeader] == clientKeyExchange {
-		f.done = true
-		for _, d := range f.forged(binary.BigEndian.Uint64(datagram[3:])) {
-			if _, err := f.raw.WriteTo(d, to); err != nil {
-				return 0, err
-			}
+	if f.done || epochOf(datagram) != 0 {
+		return f.raw.WriteTo(datagram, to)
+	}
+	next := binary.BigEndian.Uint64(datagram[3:])
+	late := datagram[recordHeader] == clientKeyExchange
+	f.done = late
+	if err := f.send(f.forged(next, late), to); err != nil {
+		return 0, err
+	}
+	n, err := f.raw.WriteTo(datagram, to)
+	if err == nil && !late {
+		err = f.send(f.forged(next+1, late), to)
+	}
+	return n, err
+}
+
+func (f *forging) send(datagrams [][]byte, to net.Addr) error {
+	for _, d := range datagrams {
+		if _, err := f.raw.WriteTo(d, to); err != nil {
+			return err
 		}
 	}
-	return f.raw.WriteTo(datagram, to)
+	return nil
 }
 
 // TestForgedRecordsEndNoHandshake: no forged datagram with the address of a client ends its handshake, for any type,
-// epoch, number and size of its records. The exceptions are datagrams that the client itself could have sent: a
-// well-formed ClientKeyExchange, and many encrypted records of the size of Finished.
+// epoch, number and size of its records, at any time in the handshake. The exceptions are datagrams that the client
+// itself could have sent: a well-formed ClientKeyExchange when the server expects it, and many encrypted records of the
+// size of Finished.
 func TestForgedRecordsEndNoHandshake(t *testing.T) {
 	limits := NewLimits(0)
 	limits.turns = newHandshakeLimiter(1 << 20) // all of them at once
@@ -134,12 +151,12 @@ func TestForgedRecordsEndNoHandshake(t *testing.T) {
 	} {
 		for _, epoch := range []uint16{0, 1, 2, 0xFFFF} {
 			for _, ahead := range []uint64{0, 1, 30, 1 << 32} {
-				forged := contents
-				if kinds[0] != typeHandshake || epoch != 0 || ahead >= replayWindow {
-					forged = append(slices.Clip(contents), well)
-				}
 				address := &forging{raw: newRaw(t, server)}
-				address.forged = func(next uint64) (all [][]byte) {
+				address.forged = func(next uint64, late bool) (all [][]byte) {
+					forged := contents
+					if kinds[0] != typeHandshake || epoch != 0 || ahead >= replayWindow || !late {
+						forged = append(slices.Clip(contents), well)
+					}
 					for _, kind := range kinds {
 						for _, content := range forged {
 							all = append(all, record(kind, dtls12, epoch, next+ahead, content))
@@ -162,31 +179,53 @@ func TestForgedRecordsEndNoHandshake(t *testing.T) {
 	}
 }
 
-// helloForging is the socket of a client. Before each datagram of the client, another host sends a ClientHello with the
-// address of the client.
-type helloForging struct{ *raw }
-
-func (f helloForging) WriteTo(datagram []byte, to net.Addr) (int, error) {
-	if _, err := f.raw.WriteTo(someHello(f.T, 9, 0, 0, nil), to); err != nil {
-		return 0, err
-	}
-	return f.raw.WriteTo(datagram, to)
+// helloForging is the socket of a client. Before each datagram of the client, another host sends ClientHellos with the
+// address of the client and the given record numbers.
+type helloForging struct {
+	*net.UDPConn
+	hellos [][]byte
 }
 
-// T-16: a forged ClientHello ends no handshake, although its answer reaches the client: the cookie in it is valid for the
-// ClientHello of the client, too.
+func (f helloForging) WriteTo(datagram []byte, to net.Addr) (int, error) {
+	for _, h := range f.hellos {
+		if _, err := f.UDPConn.WriteTo(h, to); err != nil {
+			return 0, err
+		}
+	}
+	return f.UDPConn.WriteTo(datagram, to)
+}
+
+// T-16: forged ClientHellos end no handshake, although their answers reach the client. The cookie in an answer is valid
+// for the ClientHello of the client, too. The record number of an answer does not make the client discard later records.
 func TestForgedHelloEndsNoHandshake(t *testing.T) {
 	_, server := openSecure(t, oneCertificate(t))
-	client, err := dtls.ClientWithOptions(helloForging{newRaw(t, server)}, server, dtls.WithInsecureSkipVerify(true))
-	if err != nil {
-		t.Fatal(err)
+	all := make([]uint64, 2*replayWindow)
+	for i := range all {
+		all[i] = uint64(i)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
-	defer cancel()
-	if err := client.HandshakeContext(ctx); err != nil {
-		t.Error(err)
+	descending := slices.Clone(all)
+	slices.Reverse(descending)
+	for name, numbers := range map[string][]uint64{
+		"as the client": {0}, "1": {1}, "9": {9}, "63": {63}, "64": {64}, "4000": {4000}, "largest": {1<<48 - 1},
+		"ascending": all, "descending": descending,
+	} {
+		t.Run(name, func(t *testing.T) {
+			address := helloForging{UDPConn: newRaw(t, server).UDPConn}
+			for _, n := range numbers {
+				address.hellos = append(address.hellos, someHello(t, 9, n, 0, nil))
+			}
+			client, err := dtls.ClientWithOptions(address, server, dtls.WithInsecureSkipVerify(true))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), soon)
+			defer cancel()
+			if err := client.HandshakeContext(ctx); err != nil {
+				t.Error(err)
+			}
+			_ = client.Close()
+		})
 	}
-	_ = client.Close()
 }
 
 // lossy is the socket of a client that loses and changes datagrams.
@@ -429,7 +468,7 @@ func TestFloodsOverDTLSAreNotBuffered(t *testing.T) {
 func TestAcceptedBytes(t *testing.T) {
 	h, _ := parseHello(someHello(t, 1, 5, 1, make([]byte, cookieSize)))
 	for name, flood := range floods {
-		a := &association{inbox: make(chan received, inbox), ahead: 1}
+		a := &association{inbox: make(chan received, inbox), hello: 2}
 		a.keyExchange.Store(keyExchangeOfSome)
 		passed := 0
 		for i := range 1000 {

@@ -35,7 +35,7 @@ type dtlsListener struct {
 
 // dtlsSocket is one receiving socket and its reader. For a datagram of a client without an association it stores no
 // state, and its answer is shorter than the datagram, because the source address may be forged. The cookie in the
-// answer is derived from the ClientHello (RFC 6347 §4.2.1).
+// answer is derived from the address of the client (RFC 6347 §4.2.1).
 type dtlsSocket struct {
 	*connections
 	conn    *net.UDPConn

@@ -195,8 +195,8 @@ const (
 	silent = 300 * time.Millisecond // how long a test waits for an answer that must not be sent
 )
 
-// T-16: only a valid cookie opens an association, and the ServerHello continues the record numbers of the client (RFC
-// 6347 §4.2.1, §4.2.2).
+// T-16: only a valid cookie opens an association. The record number of the ServerHello follows those of all
+// HelloVerifyRequests (RFC 6347 §4.2.1, §4.2.2).
 func TestCookieOpensAssociation(t *testing.T) {
 	l, server := openSecure(t, oneCertificate(t))
 	client, other := newRaw(t, server).alone(), newRaw(t, server).alone()
@@ -220,9 +220,9 @@ func TestCookieOpensAssociation(t *testing.T) {
 	if answer == nil {
 		t.Fatal("no answer to a good cookie")
 	}
-	if record, message := binary.BigEndian.Uint64(answer[3:]), binary.BigEndian.Uint16(answer[17:]); record != 5 ||
+	if record, message := binary.BigEndian.Uint64(answer[3:]), binary.BigEndian.Uint16(answer[17:]); record != lastVerify+1 ||
 		message != 1 {
-		t.Errorf("ServerHello is record %d, message %d; want 5 and 1", record, message)
+		t.Errorf("ServerHello is record %d, message %d; want %d and 1", record, message, lastVerify+1)
 	}
 	if client.ask(someHello(t, 1, 6, 1, cookie), serverHello, soon) == nil {
 		t.Error("the same hello again, as when the answer is lost: no answer")

@@ -105,6 +105,11 @@ const (
 	cookieSize = 20
 	// cookieLife is the minimum time for which a cookie is valid. The maximum is twice as long.
 	cookieLife = time.Minute
+	// lastVerify is the highest record number of a HelloVerifyRequest. The records of a handshake have higher numbers.
+	// A client discards a record whose number it has received before, or is lower than another one by more than its
+	// replay window. So the number of a forged ClientHello must not become the number of an answer. The first
+	// ClientHellos of a client have lower numbers, even if several are lost.
+	lastVerify = 15
 )
 
 // cookies makes and checks cookies, and stores none (RFC 6347 §4.2.1). A client that returns a cookie has proved its
@@ -140,9 +145,10 @@ func (c *cookies) valid(h hello, client netip.AddrPort, now time.Time) bool {
 func (c *cookies) appendHelloVerify(to []byte, h hello, client netip.AddrPort, now time.Time) []byte {
 	const body = 2 + 1 + cookieSize
 	// A HelloVerifyRequest has the version of DTLS 1.0 (0xFEFF), independent of the version that is negotiated later.
-	// Its record number is the record number of the ClientHello, so that the server needs no state (RFC 6347 §4.2.1).
+	// Its record number is that of the ClientHello, so that the server needs no state (RFC 6347 §4.2.1), but at most
+	// lastVerify.
 	to = append(to, typeHandshake, 0xFE, 0xFF)
-	to = binary.BigEndian.AppendUint64(to, h.sequence) // the two bytes before it, the epoch, are 0
+	to = binary.BigEndian.AppendUint64(to, min(h.sequence, lastVerify)) // the two bytes before it, the epoch, are 0
 	to = binary.BigEndian.AppendUint16(to, messageHeader+body)
 	to = append(to, helloVerifyRequest, 0, 0, body, 0, 0, 0, 0, 0, 0, 0, body, 0xFE, 0xFF, cookieSize)
 	return append(to, c.cookie(client, periodOf(now))...)

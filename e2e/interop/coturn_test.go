@@ -336,10 +336,13 @@ func mayBeRefused(says string) func(t *testing.T, d dataplane, c call) {
 	}
 }
 
-// refused runs a call that the server must refuse with an error in the client's output.
+// refused runs a call that the server must refuse with an error in the client's output. The client has an address of
+// its own: stunnerd refuses clients at the address and port of a client that has sent wrong passwords for a minute, and
+// the client of another call may get the same port.
 func refused(t *testing.T, d dataplane, c call, says string) {
 	t.Helper()
 	t.Parallel()
+	c.args = append(slices.Clip(c.args), "-L", "127.0.0.2")
 	out, _, err := c.run(t, d)
 	if err == nil || !strings.Contains(out, says) {
 		t.Errorf("not refused with %q: %v\n%s", says, err, out)

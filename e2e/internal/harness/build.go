@@ -1,7 +1,9 @@
 package harness
 
 import (
+	"bytes"
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -59,7 +61,7 @@ func Published(ctx context.Context, root, name string) (folder string, err error
 
 // Build compiles programs into dir, each under the base name of its folder. The programs are linked into bin/e2e of the
 // repository. `go build` does not link a program there again if it is current. So all test binaries and their child
-// processes share one link, which takes some seconds.
+// processes share the result of one link, which takes some seconds.
 func Build(ctx context.Context, root, dir string, folders ...string) error {
 	programs, err := builds.open(ctx, root, folders)
 	if err != nil {
@@ -104,11 +106,11 @@ func (b *built) open(ctx context.Context, root string, folders []string) (progra
 	return programs, nil
 }
 
-// build links programs into bin/e2e unless they are current, and opens them. One command builds all of them, because it
-// reads the same packages for each. A lock excludes concurrent builds by other processes.
+// build links programs into bin/e2e unless they are current, and opens copies of them. One command builds all of them,
+// because it reads the same packages for each. A lock excludes concurrent builds by other processes.
 func (b *built) build(ctx context.Context, root string, folders []string) error {
 	bin := filepath.Join(root, "bin/e2e")
-	if err := os.MkdirAll(bin, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(bin, "copies"), 0o755); err != nil {
 		return err
 	}
 	lock, err := os.OpenFile(filepath.Join(bin, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
@@ -129,11 +131,49 @@ func (b *built) build(ctx context.Context, root string, folders []string) error 
 		return fmt.Errorf("%w\n%s", err, out)
 	}
 	for _, folder := range folders {
-		if b.files[folder], err = os.Open(filepath.Join(bin, filepath.Base(folder))); err != nil {
+		name := filepath.Base(folder)
+		copied := filepath.Join(bin, "copies", name)
+		if err := refresh(copied, filepath.Join(bin, name)); err != nil {
+			return err
+		}
+		if b.files[folder], err = os.Open(copied); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// refresh replaces the copy of a program unless both have the same build ID. Tests run the copy, because `go build` sets
+// the modification time of a program that is current. The operator of another test would take that for a new program,
+// and upgrade its dataplanes.
+func refresh(copied, program string) error {
+	id, err := buildID(program)
+	if err != nil {
+		return err
+	}
+	if old, err := buildID(copied); err == nil && bytes.Equal(old, id) {
+		return nil
+	}
+	draft := copied + ".draft"
+	if out, err := exec.Command("cp", program, draft).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy: %w\n%s", err, out)
+	}
+	return os.Rename(draft, copied)
+}
+
+// buildID returns the ELF note with the build ID that the Go linker writes.
+func buildID(program string) ([]byte, error) {
+	file, err := elf.Open(program)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	const section = ".note.go.buildid"
+	note := file.Section(section)
+	if note == nil {
+		return nil, fmt.Errorf("%s has no section %s", program, section)
+	}
+	return note.Data()
 }
 
 // install puts a program at path unless path exists: as a hard link, which needs no space, or as a copy if the folder

@@ -147,6 +147,31 @@ func TestInstallTakesNoSpace(t *testing.T) {
 	}
 }
 
+// TestLaterBuildLeavesPrograms: the file of a program does not change when another process builds the same program.
+func TestLaterBuildLeavesPrograms(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var infos []os.FileInfo
+	for range 2 {
+		b := built{files: map[string]*os.File{}}
+		programs, err := b.open(t.Context(), root, []string{Echo})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer programs[0].Close()
+		info, err := programs[0].Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		infos = append(infos, info)
+	}
+	if !os.SameFile(infos[0], infos[1]) || !infos[0].ModTime().Equal(infos[1].ModTime()) {
+		t.Errorf("%s at %s, then %s at %s", infos[0].Name(), infos[0].ModTime(), infos[1].Name(), infos[1].ModTime())
+	}
+}
+
 // TestPortsAreGivenOnce: a port that one suite has been given is not given again while that suite runs, although the
 // port is not bound yet.
 func TestPortsAreGivenOnce(t *testing.T) {

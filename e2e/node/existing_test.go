@@ -242,17 +242,14 @@ func (m *existing) installChart() {
 		"templates/objects.yaml": strings.ReplaceAll(existingChart, "DISCOVERY_URL", m.origin),
 		"mine.yaml":              existingValues,
 	}
-	crds, err := filepath.Glob(filepath.Join(root, "charts/stunner-crds/files/stunner/*.yaml"))
-	if err != nil || len(crds) != 4 {
-		m.Fatal(len(crds), err)
-	}
-	for _, crd := range crds {
-		text, err := os.ReadFile(crd)
+	for _, kind := range []string{"dataplanes", "gatewayconfigs", "staticservices", "udproutes"} {
+		name := "stunner.l7mp.io_" + kind + ".yaml"
+		text, err := os.ReadFile(filepath.Join(root, "charts/stunner-crds/files/stunner", name))
 		if err != nil {
 			m.Fatal(err)
 		}
 		// The CRDs of the existing chart have another version and category.
-		files["crds/"+filepath.Base(crd)] = strings.NewReplacer(
+		files["crds/"+name] = strings.NewReplacer(
 			"version: v0.23.0", "version: v0.14.0", "    - stunner\n", "    - gateways\n",
 		).Replace(string(text))
 	}

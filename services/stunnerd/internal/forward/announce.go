@@ -15,6 +15,9 @@ const (
 	// batchSize is the number of bytes for clients in one hold, renew or release frame. Such a frame has at most 1,200
 	// bytes.
 	batchSize = 1200 - Overhead6
+	// releaseTicks is the number of calls of tick in which a release is repeated: after 1, 2, 4 and 8 of them. A
+	// home that gets no release continues the ended session if the pod is lost.
+	releaseTicks = 8
 	// sweepEvery is the interval at which expired entries are removed from the index and from Sessions.
 	sweepEvery = 30 * time.Second
 )
@@ -89,6 +92,8 @@ type announcer struct {
 	// all counts.
 	counts map[*link][]byte
 	count  time.Duration
+	// released are the clients whose release is repeated, with the number of calls of tick since the first release.
+	released map[Client]int
 }
 
 // batchKey identifies a frame that is being filled.
@@ -108,7 +113,7 @@ type clientBatch struct {
 func (f *Forwarder) run() {
 	a := announcer{
 		forwarder: f, outbox: f.Outbox(), batches: map[batchKey]*clientBatch{}, renew: f.now() + renewEvery,
-		counts: map[*link][]byte{}, count: f.now() + countEvery,
+		counts: map[*link][]byte{}, count: f.now() + countEvery, released: map[Client]int{},
 	}
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -138,12 +143,28 @@ func (f *Forwarder) run() {
 	}
 }
 
-// tick pings silent pods and copies sessions. It is called every pingEvery; count is the number of earlier calls.
+// tick pings silent pods, copies sessions and repeats releases. It is called every pingEvery; count is the number of
+// earlier calls.
 func (a *announcer) tick(count int) {
 	defer a.forwarder.meter.RecoverPanic("copy sessions to other pods")
 	now := a.forwarder.now()
 	a.ping(count, now)
 	a.copyAll(now)
+	a.releaseAgain()
+}
+
+// releaseAgain repeats the releases of sessions that have ended a moment ago.
+func (a *announcer) releaseAgain() {
+	for c, ticks := range a.released {
+		ticks++
+		a.released[c] = ticks
+		if a.forwarder.sessions.Has(c) || ticks > releaseTicks {
+			delete(a.released, c)
+		} else if ticks&(ticks-1) == 0 {
+			a.toHomes(release, c)
+		}
+	}
+	a.flush()
 }
 
 // announce sends the announcements that are due.
@@ -170,12 +191,13 @@ func (a *announcer) announce() {
 	pending := f.pending
 	f.pending = map[clientKey]change{}
 	f.changes.Unlock()
-	for k, c := range pending {
+	for _, c := range pending {
 		if c.kind == release && f.sessions.Has(c.client) {
 			c.kind = hold // the new session of the client began before the end of the earlier session was queued
 		}
-		for _, h := range rank(v.homes, k) {
-			a.add(h, c.kind, c.client)
+		a.toHomes(c.kind, c.client)
+		if c.kind == release && len(a.released) < most(f.clients, maxPending) {
+			a.released[c.client] = 0
 		}
 	}
 	if a.again != 0 && now >= a.again {
@@ -212,6 +234,14 @@ func (a *announcer) tell(before []home, copies bool) {
 		}
 		return true
 	})
+}
+
+// toHomes adds a client to the frames for its homes.
+func (a *announcer) toHomes(what kind, c Client) {
+	k, _ := keyOf(c) // announced clients have a key
+	for _, h := range rank(a.view.homes, k) {
+		a.add(h, what, c)
+	}
 }
 
 // add adds a client to a frame for a home, unless the home is this pod.

@@ -98,6 +98,58 @@ func TestHomesHaveCopies(t *testing.T) {
 	})
 }
 
+// no home keeps the copy of a session that has ended because the frames to all homes are lost for a moment, also if
+// the pod is lost a moment later.
+func TestLostReleaseIsRepeated(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		nodes := n.cluster(4)
+		owner := nodes[0]
+		c := away(owner, nodes, 0)
+		owner.call(c)
+		time.Sleep(2 * copyEvery)
+		settle()
+		if got := copies(nodes); got != 2 {
+			t.Fatalf("%d copies", got)
+		}
+		n.cut(owner)
+		owner.end(c)
+		settle()
+		n.heal()
+		time.Sleep(pingEvery)
+		settle()
+		if got := copies(nodes); got != 0 {
+			t.Errorf("%d copies of an ended session", got)
+		}
+		n.frames()
+		time.Sleep(2 * releaseTicks * pingEvery)
+		settle()
+		n.frames()
+		time.Sleep(2 * time.Second)
+		if got := n.frames(); len(got) > 0 {
+			t.Errorf("%d frames long after the end", len(got))
+		}
+	})
+}
+
+// a repeated release does not end a later session of the client.
+func TestReleaseIsNotRepeatedForLaterSession(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		nodes := n.cluster(4)
+		owner := nodes[0]
+		c := away(owner, nodes, 0)
+		owner.call(c)
+		time.Sleep(2 * copyEvery)
+		owner.end(c)
+		settle()
+		owner.call(c)
+		time.Sleep(2 * releaseTicks * pingEvery)
+		settle()
+		if got := copies(nodes); got != 2 {
+			t.Errorf("%d copies of the later session", got)
+		}
+	})
+}
+
 // the homes have each of the first changes of a session at once, because its pod may be lost a moment later. So it
 // is again after a second without a change.
 func TestFirstChangesAreCopiedAtOnce(t *testing.T) {

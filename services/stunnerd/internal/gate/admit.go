@@ -213,10 +213,10 @@ func formerlyValid(r *request, p *Policy, now time.Time) bool {
 	return false
 }
 
-// inGrace reports whether a credential that has expired may still be used for the requests of an existing session. A
-// new allocation needs a credential that has not expired.
+// inGrace reports whether a credential that has expired may still be used for the requests of an existing session, also
+// for its retransmitted Allocate. A new allocation needs a credential that has not expired.
 func (g *Gate) inGrace(r *request, known credential.Verified, p *Policy, now time.Time) bool {
-	return r.flow != nil && r.Type.Method != stun.MethodAllocate && now.Before(known.Expires.Add(p.SessionGrace))
+	return !r.begins() && now.Before(known.Expires.Add(p.SessionGrace))
 }
 
 // authorities returns the authorities that may verify the request: the current authority, and each former authority
@@ -225,13 +225,12 @@ func (g *Gate) inGrace(r *request, known credential.Verified, p *Policy, now tim
 // end a session.
 func (g *Gate) authorities(r *request, p *Policy, now time.Time) []credential.Authority {
 	list := []credential.Authority{p.Authority}
-	isNew := r.flow == nil || r.Type.Method == stun.MethodAllocate
 	for _, f := range p.Former {
-		if now.Before(f.Until) && (f.New || !isNew) {
+		if now.Before(f.Until) && (f.New || !r.begins()) {
 			list = append(list, f.Authority)
 		}
 	}
-	if isNew {
+	if r.begins() {
 		return list
 	}
 	realm := *r.flow.realm.Load()

@@ -108,6 +108,55 @@ func TestFormerPasswordRefreshesSessions(t *testing.T) {
 	})
 }
 
+// R-14, T-A4: an Allocate that is retransmitted after its credential has expired, or after a change of the password or the
+// realm, gets the success answer that was lost (RFC 8656 §7.2). Another Allocate with the same credential gets 401.
+func TestRepeatedAllocateWithFormerCredentialGetsTheSameAnswer(t *testing.T) {
+	const soon = 10 * time.Second
+	for name, tc := range map[string]struct {
+		ephemeral bool
+		after     time.Duration
+		change    func(next *Policy)
+	}{
+		"expired":  {true, soon + leeway + time.Second, func(next *Policy) { next.SessionGrace = time.Minute }},
+		"secret":   {true, 0, func(next *Policy) { next.Authority.SharedSecret = "sixteen bytes as" }},
+		"password": {false, 0, func(next *Policy) { next.Authority.Password = "second" }},
+		"realm":    {false, 0, func(next *Policy) { next.Authority.Realm = "other.example" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(v *virtual) {
+				p := policy()
+				p.Authority.SharedSecret = "sixteen bytes are"
+				v.Update(p, routes())
+				c, user, pass := newClient("192.0.2.1:1000"), username, password
+				if tc.ephemeral {
+					cred, err := p.Authority.Mint("ann", soon, time.Now())
+					if err != nil {
+						t.Fatal(err)
+					}
+					user, pass = cred.Username, string(cred.Password)
+				}
+				raw := v.signed(c, user, pass, stun.MethodAllocate, udp)
+				another := v.signed(c, user, pass, stun.MethodAllocate, udp)
+				first := v.send(c, raw)
+				next := *p
+				next.Former = []Former{{Authority: p.Authority, Until: time.Now().Add(time.Minute)}}
+				tc.change(&next)
+				v.Update(&next, routes())
+				v.at(tc.after)
+				second := v.send(c, raw)
+				a, _ := first.Get(stun.AttrXORRelayedAddress)
+				z, _ := second.Get(stun.AttrXORRelayedAddress)
+				if codeOf(first) != 0 || codeOf(second) != 0 || string(a) != string(z) || v.table.Len() != 1 {
+					t.Errorf("%d, then %d, %d sessions", codeOf(first), codeOf(second), v.table.Len())
+				}
+				if code := codeOf(v.send(c, another)); code != 401 {
+					t.Errorf("another Allocate: %d", code)
+				}
+			})
+		})
+	}
+}
+
 // with Former.New the credentials of a former authority create and refresh allocations until its end.
 func TestFormerAuthorityWithNewCreatesSessions(t *testing.T) {
 	const grace = time.Hour

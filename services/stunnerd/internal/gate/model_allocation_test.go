@@ -260,7 +260,7 @@ func (m *trial) repeatAllocate(a *actor) outcome {
 	if !al.born.Equal(a.born) || a.nonceAtItsEnd() {
 		return m.allocate(a) // the nonce is about to expire
 	}
-	code, key := m.meet(a, al.login, stun.MethodAllocate, sound)
+	code, key := m.meet(a, al.login, stun.MethodRefresh, sound) // a former credential is valid, as for a Refresh
 	m.seen["Allocate once more"]++
 	m.Receive(al.request.Raw, a)
 	return m.said(m.answered(a, stun.MethodAllocate, al.request, code, key, func(answer *stun.Message) error {

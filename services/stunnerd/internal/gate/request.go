@@ -59,6 +59,12 @@ func (r *request) limited() limit.Request {
 	return l
 }
 
+// begins reports whether the request needs a credential with which a session may begin: not if the client has a session
+// and the request is no Allocate, or is the Allocate of this session once more.
+func (r *request) begins() bool {
+	return r.flow == nil || r.Type.Method == stun.MethodAllocate && r.TransactionID != r.flow.allocated
+}
+
 // family returns the requested family of the relay, 0 for any. The rule relayFamily has checked the length of the
 // attribute.
 func (r *request) family() byte {

@@ -98,8 +98,7 @@ func TestHomesHaveCopies(t *testing.T) {
 	})
 }
 
-// no home keeps the copy of a session that has ended because the frames to all homes are lost for a moment, also if
-// the pod is lost a moment later.
+// no home keeps the copy of an ended session because a frame is lost.
 func TestLostReleaseIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)

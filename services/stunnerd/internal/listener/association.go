@@ -33,18 +33,16 @@ const (
 	inboxBytes, inboxEntry, keptFactor = 24 << 10, 64, 4
 	inboxBurst                         = 40 << 10
 	// handshakeBytes is the maximum size of the records of one handshake, after its ClientHello. Each record counts
-	// recordBytes more. A flight of a client, ClientKeyExchange to Finished, has three records of less than 250 bytes
-	// together, so it may be repeated seven times. pion/dtls keeps fragments of messages, and encrypted records before
-	// it has the keys, until the association ends, and more than 400 bytes for each of them.
+	// recordBytes more. pion/dtls keeps fragments of messages, and encrypted records before it has the keys, until the
+	// association ends, and more than 400 bytes for each of them.
 	handshakeBytes, recordBytes = 4096, 100
-	// earlyBytes is the part of handshakeBytes that encrypted records of other types may use before the handshake is
-	// complete. The client may send data before the server has read its last flight.
-	earlyBytes = handshakeBytes / 2
+	// otherBytes is the part of handshakeBytes that datagrams without a whole ClientKeyExchange may use. Another host can
+	// send such datagrams with the address of the client at any time. The rest suffices for five flights of the client,
+	// ClientKeyExchange to Finished.
+	otherBytes = handshakeBytes / 2
 	// finishedSize is the size of the content of the record with Finished: a nonce, the message header, the content,
 	// and the tag of AES-GCM, which all dtlsSuites use. A client sends no other encrypted handshake message.
 	finishedSize = 8 + messageHeader + 12 + 16
-	// replayWindow is the size of the replay window of pion/dtls, in records.
-	replayWindow = 64
 	// keyExchangeMessage is the number of ClientKeyExchange in a handshake. The number of the ClientHello is 1.
 	keyExchangeMessage = 2
 )
@@ -79,9 +77,10 @@ type association struct {
 	cookie    [cookieSize]byte
 	// opening is the hash of the head of the ClientHello that has opened the association.
 	opening [sha256.Size]byte
-	// hello is the record number of the ClientHello that has opened the association.
-	hello uint64
-	conn  *dtls.Conn
+	conn    *dtls.Conn
+	// plain is the number of the latest plain record that was queued for pion/dtls. The numbers of the client are not
+	// used: pion/dtls discards a record whose number it has received before, also in a forged record.
+	plain atomic.Uint64
 
 	inbox chan received
 	// queued is the size of the datagrams in inbox.
@@ -200,7 +199,9 @@ func (s *dtlsSocket) remove(a *association) {
 }
 
 // newAssociation prepares the handshake for a ClientHello with a valid cookie. It queues the first two datagrams for
-// pion/dtls, which are made from the ClientHello. The handshake starts in connection.handshake.
+// pion/dtls, which are made from the ClientHello. The second one also has a ChangeCipherSpec. pion/dtls keeps it until
+// it has the keys, and accepts encrypted records from then on. So it does not need that of the client, which nothing
+// distinguishes from a forged one. The handshake starts in connection.handshake.
 func newAssociation(
 	s *dtlsSocket, client netip.AddrPort, from datagram.Source, h hello, options ...dtls.ServerOption,
 ) (*association, error) {
@@ -210,11 +211,13 @@ func newAssociation(
 	sender, shared := s.port.openSender(s.index, s.port.most)
 	a := &association{
 		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, sender: sender, shared: shared,
-		cookie: [cookieSize]byte(h.cookie), opening: sha256.Sum256(h.head), hello: h.sequence,
+		cookie: [cookieSize]byte(h.cookie), opening: sha256.Sum256(h.head),
 		inbox: make(chan received, inbox), interrupt: make(chan struct{}, 1),
 		closed: make(chan struct{}), ended: make(chan struct{}),
 	}
-	for _, records := range [][]byte{h.first(), slices.Clone(h.record)} {
+	second := slices.Clone(h.record)
+	binary.BigEndian.PutUint64(second[3:], a.plain.Add(1)) // h.first has number 0
+	for _, records := range [][]byte{h.first(), append(second, changeCipherSpec...)} {
 		a.queued.Add(sizeInInbox(records))
 		a.inbox <- received{records: records}
 	}
@@ -228,6 +231,10 @@ func newAssociation(
 	}
 	return a, nil
 }
+
+// changeCipherSpec is the record of a ChangeCipherSpec with the number 1<<32. All other plain records of an association
+// have lower numbers, so pion/dtls does not take it for an old one when it has the keys.
+var changeCipherSpec = []byte{typeChangeCipherSpec, 0xFE, 0xFD, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 1}
 
 // release closes the socket of the association, unless other clients share it.
 func (a *association) release() {
@@ -270,8 +277,8 @@ func (a *association) deliver(records []byte, front forward.ReturnPath) {
 		a.socket.drop(a.client, meter.Malformed)
 		return
 	}
-	accepted := a.accepted(records)
-	if len(accepted) < len(records) {
+	accepted, all := a.accepted(records)
+	if !all {
 		a.socket.drop(a.client, meter.UnexpectedRecord)
 	}
 	if len(accepted) == 0 {
@@ -347,28 +354,41 @@ func (b *burst) end() {
 // that were not accepted.
 func sizeInInbox(records []byte) int64 { return int64(cap(records)) + inboxEntry }
 
-// accepted returns a copy of the records of a datagram that the association accepts. It decides for each record,
-// because a client that repeats its last flight may send the plain ClientKeyExchange in a datagram with Finished, which
-// makes pion/dtls send the last flight of the server again (RFC 6347 §4.2.4).
-func (a *association) accepted(datagram []byte) []byte {
-	accepted := make([]byte, 0, len(datagram))
-	for rest := datagram; len(rest) > recordHeader; {
+// accepted returns a copy of the records of a datagram that the association accepts, and whether these are all records
+// that pion/dtls needs. It decides for each record, because a client that repeats its last flight may send the plain
+// ClientKeyExchange in a datagram with Finished, which makes pion/dtls send the last flight of the server again
+// (RFC 6347 §4.2.4).
+func (a *association) accepted(datagram []byte) (accepted []byte, all bool) {
+	accepted, all = make([]byte, 0, len(datagram)), true
+	most := int64(otherBytes)
+	if a.isKeyExchange(datagram) {
+		most = handshakeBytes
+	}
+	rest := datagram
+	for len(rest) > recordHeader {
 		size := recordHeader + int(binary.BigEndian.Uint16(rest[11:]))
 		if size > len(rest) {
 			break
 		}
-		if size > recordHeader && a.accepts(rest[:size]) {
-			accepted = append(accepted, rest[:size]...)
+		switch record := rest[:size]; {
+		case size == recordHeader || !a.accepts(record, most):
+			all = false
+		case record[0] != typeChangeCipherSpec: // pion/dtls has one
+			accepted = append(accepted, record...)
+			if epochOf(record) == 0 {
+				binary.BigEndian.PutUint64(accepted[len(accepted)-size+3:], a.plain.Add(1))
+			}
 		}
 		rest = rest[size:]
 	}
-	return accepted
+	return accepted, all && len(rest) == 0
 }
 
-// accepts reports whether pion/dtls may receive a record. Plain records are not authenticated: pion/dtls ends an
-// association because of plain application data, of an unknown type or of a malformed ChangeCipherSpec, which it does
-// not decrypt in any epoch. An invalid record must be discarded instead (RFC 6347 §4.1.2.7).
-func (a *association) accepts(record []byte) bool {
+// accepts reports whether a record is expected. It adds the size of a record of the handshake to handshaken, up to the
+// given limit. Plain records are not authenticated: pion/dtls ends an association because of plain application data, of
+// an unknown type or of a malformed ChangeCipherSpec, which it does not decrypt in any epoch. An invalid record must be
+// discarded instead (RFC 6347 §4.1.2.7).
+func (a *association) accepts(record []byte, most int64) bool {
 	kind, epoch, established := record[0], epochOf(record), a.established.Load()
 	switch {
 	case kind < typeChangeCipherSpec || kind > typeApplicationData || epoch > 1:
@@ -383,12 +403,11 @@ func (a *association) accepts(record []byte) bool {
 	if h, ok := parseHello(record); ok && a.opened(h) {
 		return len(a.inbox) == 0 // pion/dtls keeps no copy of the repeated ClientHello
 	}
+	if epoch == 0 && kind == typeChangeCipherSpec {
+		return string(record[recordHeader:]) == "\x01"
+	}
 	if epoch == 0 && !a.continues(record) {
 		return false
-	}
-	most := int64(handshakeBytes)
-	if kind != typeHandshake && kind != typeChangeCipherSpec {
-		most = earlyBytes
 	}
 	size := int64(len(record) + recordBytes)
 	if a.handshaken.Add(size) <= most {
@@ -398,23 +417,13 @@ func (a *association) accepts(record []byte) bool {
 	return false
 }
 
-// continues reports whether a plain record can follow the ClientHello: ChangeCipherSpec, or fragments of
-// ClientKeyExchange, which is the next message because the server requests no certificate. A fragment of a message of
-// another size would end the handshake. Any other record is
-// discarded, because it is forged or damaged, and would end the handshake. An alert is discarded too, because nothing
-// distinguishes an alert of the client from a forged alert: the handshake of a client that sends an alert ends at its
-// timeout.
+// continues reports whether a plain record has fragments of ClientKeyExchange, which is the message after the
+// ClientHello because the server requests no certificate. A fragment of a message of another size would end the
+// handshake, also an empty message before the server has sent its ServerKeyExchange. Any other record is discarded,
+// because it is forged or damaged, and would end the handshake. An alert is discarded too, because nothing distinguishes
+// an alert of the client from a forged alert: the handshake of a client that sends an alert ends at its timeout.
 func (a *association) continues(record []byte) bool {
-	// After a record with a much higher number, pion/dtls would discard records of the client, because it takes them
-	// for old.
-	after := binary.BigEndian.Uint64(record[3:]) - a.hello // the two bytes before the number, the epoch, are 0
-	if after == 0 || after >= replayWindow {
-		return false
-	}
 	content := cryptobyte.String(record[recordHeader:])
-	if record[0] == typeChangeCipherSpec {
-		return string(content) == "\x01"
-	}
 	for record[0] == typeHandshake && !content.Empty() {
 		var kind uint8
 		var size, offset uint32
@@ -422,12 +431,23 @@ func (a *association) continues(record []byte) bool {
 		var part cryptobyte.String
 		if !content.ReadUint8(&kind) || !content.ReadUint24(&size) || !content.ReadUint16(&message) ||
 			!content.ReadUint24(&offset) || !content.ReadUint24LengthPrefixed(&part) ||
-			kind != clientKeyExchange || message != keyExchangeMessage || int64(size) != a.keyExchange.Load() ||
+			kind != clientKeyExchange || message != keyExchangeMessage || size == 0 || int64(size) != a.keyExchange.Load() ||
 			offset+uint32(len(part)) > size {
 			return false
 		}
 	}
 	return record[0] == typeHandshake
+}
+
+// isKeyExchange reports whether a datagram begins with a record of a whole ClientKeyExchange.
+func (a *association) isKeyExchange(datagram []byte) bool {
+	size := messageHeader + int(a.keyExchange.Load())
+	if len(datagram) < recordHeader+size || int(binary.BigEndian.Uint16(datagram[11:])) != size {
+		return false
+	}
+	whole := datagram[:recordHeader+size]
+	fragment := whole[recordHeader+9:] // the size of the first fragment, and the fragment
+	return epochOf(whole) == 0 && a.continues(whole) && int(fragment[2]) == size-messageHeader
 }
 
 // ReadFrom returns the next datagram of the client.

@@ -85,11 +85,11 @@ func (h *hello) parseBody(body cryptobyte.String) bool {
 func (h hello) body() []byte { return h.record[recordHeader+messageHeader:] }
 
 // first reconstructs the client's first ClientHello from its second ClientHello. They are equal except for the sequence
-// numbers, and for the cookie, which only the second ClientHello has.
+// numbers, and for the cookie, which only the second ClientHello has. The number of its record is 0.
 func (h hello) first() []byte {
 	size := len(h.head) + 1 + len(h.tail)
 	record := slices.Clone(h.record[:recordHeader+messageHeader])
-	binary.BigEndian.PutUint64(record[3:], h.sequence-1) // the two bytes before it, the epoch, are 0
+	binary.BigEndian.PutUint64(record[3:], 0)
 	binary.BigEndian.PutUint16(record[11:], uint16(messageHeader+size))
 	header := record[recordHeader:]
 	putUint24(header[1:], size)

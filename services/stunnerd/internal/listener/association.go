@@ -43,6 +43,8 @@ const (
 	// finishedSize is the size of the content of the record with Finished: a nonce, the message header, the content,
 	// and the tag of AES-GCM, which all dtlsSuites use. A client sends no other encrypted handshake message.
 	finishedSize = 8 + messageHeader + 12 + 16
+	// repeatEvery is the shortest time between two repetitions of the last flight of the server.
+	repeatEvery = 50 * time.Millisecond
 	// keyExchangeMessage is the number of ClientKeyExchange in a handshake. The number of the ClientHello is 1.
 	keyExchangeMessage = 2
 )
@@ -100,6 +102,9 @@ type association struct {
 	handshaken atomic.Int64
 	// kept is the part of handshaken that pion/dtls keeps. It is set when the handshake is complete.
 	kept atomic.Int64
+	// last is the last flight of the server. repeated is the time of its latest repetition, in nanoseconds since 1970.
+	last     atomic.Pointer[[]byte]
+	repeated atomic.Int64
 	// turns gives the handshake CPU turns (see handshakeLimiter). It is set before the handshake starts. The first CPU
 	// turn ends when the first record is sent, because that record is signed. Every other CPU turn is from the receipt
 	// of a datagram to the next read.
@@ -355,9 +360,7 @@ func (b *burst) end() {
 func sizeInInbox(records []byte) int64 { return int64(cap(records)) + inboxEntry }
 
 // accepted returns a copy of the records of a datagram that the association accepts, and whether these are all records
-// that pion/dtls needs. It decides for each record, because a client that repeats its last flight may send the plain
-// ClientKeyExchange in a datagram with Finished, which makes pion/dtls send the last flight of the server again
-// (RFC 6347 §4.2.4).
+// that pion/dtls needs.
 func (a *association) accepted(datagram []byte) (accepted []byte, all bool) {
 	accepted, all = make([]byte, 0, len(datagram)), true
 	most := int64(otherBytes)
@@ -397,7 +400,10 @@ func (a *association) accepts(record []byte, most int64) bool {
 		return false
 	case epoch == 1 && kind == typeHandshake && len(record) != recordHeader+finishedSize:
 		return false
-	case established && kind != typeHandshake:
+	case established && kind == typeHandshake:
+		a.repeat()
+		return false
+	case established:
 		return true
 	}
 	if h, ok := parseHello(record); ok && a.opened(h) {
@@ -415,6 +421,20 @@ func (a *association) accepts(record []byte, most int64) bool {
 	}
 	a.handshaken.Add(-size)
 	return false
+}
+
+// repeat sends the last flight of the server again, after a record that may be the Finished of a client that has lost this
+// flight (RFC 6347 §4.2.4). pion/dtls does not get the record, because it would keep it. The flight has the record numbers
+// of the first time, as if the network had duplicated it.
+func (a *association) repeat() {
+	before, now := a.repeated.Load(), time.Now().UnixNano()
+	flight := a.last.Load()
+	if flight == nil || now-before < int64(repeatEvery) || !a.repeated.CompareAndSwap(before, now) {
+		return
+	}
+	if err := a.send(*flight); err != nil {
+		a.socket.drop(a.client, relay.Undelivered(err))
+	}
 }
 
 // continues reports whether a plain record has fragments of ClientKeyExchange, which is the message after the
@@ -492,7 +512,11 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	if !a.answered.Load() && a.answered.CompareAndSwap(false, true) {
 		a.turns.release()
 	}
-	if err := a.send(renumber(records)); err != nil {
+	numbered := renumber(records)
+	if records[0] == typeChangeCipherSpec {
+		a.last.Store(&numbered)
+	}
+	if err := a.send(numbered); err != nil {
 		a.socket.drop(a.client, relay.Undelivered(err))
 	}
 	return len(records), nil

@@ -255,6 +255,70 @@ func TestForgedFloodsEndNoHandshake(t *testing.T) {
 	}
 }
 
+// lateForging is the socket of a client that loses the first last flight of the server. Another host then sends records of
+// the size of Finished with the address of the client.
+type lateForging struct {
+	*net.UDPConn
+	server net.Addr
+	forged [][]byte
+	lost   *bool
+}
+
+func (f lateForging) ReadFrom(to []byte) (int, net.Addr, error) {
+	n, from, err := f.UDPConn.ReadFrom(to)
+	if err != nil || *f.lost || to[0] != typeChangeCipherSpec {
+		return n, from, err
+	}
+	*f.lost = true
+	for _, d := range f.forged {
+		if _, err := f.UDPConn.WriteTo(d, f.server); err != nil {
+			return 0, nil, err
+		}
+	}
+	return f.drain(to)
+}
+
+// drain reads what the forged datagrams cause, which the client loses too.
+func (f lateForging) drain(to []byte) (int, net.Addr, error) {
+	for late := time.Now().Add(silent); ; {
+		_ = f.UDPConn.SetReadDeadline(late)
+		if _, _, err := f.UDPConn.ReadFrom(to); err != nil {
+			_ = f.UDPConn.SetReadDeadline(time.Time{})
+			return f.UDPConn.ReadFrom(to)
+		}
+	}
+}
+
+// A client that has lost the last flight of the server gets it again although another host sends forged records of the
+// size of Finished, alone and after a ClientKeyExchange (RFC 6347 §4.2.4).
+func TestForgedFinishedEndsNoHandshake(t *testing.T) {
+	l, server := openSecure(t, oneCertificate(t))
+	address := lateForging{newRaw(t, server).UDPConn, server, nil, new(bool)}
+	for i := range inbox / 2 {
+		forged := record(typeHandshake, dtls12, 1, uint64(10+i), make([]byte, finishedSize))
+		for _, size := range []int{33, 66} { // of the ClientKeyExchange with X25519 and P-256
+			whole := fragment(uint64(i), keyExchangeMessage, size, 0, make([]byte, size))
+			address.forged = append(address.forged, append(whole, forged...))
+		}
+		address.forged = append(address.forged, forged)
+	}
+	client, err := dtls.ClientWithOptions(
+		address, server, dtls.WithInsecureSkipVerify(true), dtls.WithFlightInterval(time.Second),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if err := client.HandshakeContext(ctx); err != nil || !*address.lost {
+		t.Fatalf("%v, lost %v, drops %v", err, *address.lost, l.opt.Meter.Drops())
+	}
+	if err := binding(t, client); err != nil {
+		t.Errorf("after the handshake: %v", err)
+	}
+}
+
 // forgetful is the socket of a client that sends nothing after end.
 type forgetful struct {
 	*net.UDPConn

@@ -3,11 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 )
 
 // The exit code shows whether the server at a URL can serve before the timeout ends.
@@ -28,10 +28,10 @@ func TestCheck(t *testing.T) {
 	} {
 		code = c.code
 		var said bytes.Buffer
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		if got := command(
-			ctx, []string{"check", c.url}, func(string) string { return "" }, &said, &said,
+			ctx, []string{"check", c.url}, func(string) string { return "" }, &said, ending{&said, cancel},
 		); got != c.want || !strings.Contains(said.String(), c.says) {
 			t.Errorf(
 				"check %s, which answers %d: exit code %d and %q, want %d and %q", c.url, c.code, got, said.String(),
@@ -39,6 +39,17 @@ func TestCheck(t *testing.T) {
 			)
 		}
 	}
+}
+
+// ending is the standard error of a check that ends after its first failed request.
+type ending struct {
+	io.Writer
+	end func()
+}
+
+func (e ending) Write(b []byte) (int, error) {
+	defer e.end()
+	return e.Writer.Write(b)
 }
 
 // A server that starts to serve during a check passes it.

@@ -22,10 +22,14 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/harness"
 	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
+
+// The tests that continue sessions in another process run in a network namespace of their own: no other test takes a
+// relay port while no process has it.
 
 // session is a client with an allocation, a permission and a channel.
 type session struct {
@@ -87,6 +91,9 @@ func (d *dataplane) terminate() {
 // ended sessions.
 func TestUDPSessionsContinueAfterACrash(t *testing.T) {
 	t.Parallel()
+	if !netns.Isolated(t) {
+		return
+	}
 	state := []string{"--state-dir", t.TempDir()}
 	d := running(t, state...)
 	all, live := d.newSessions(10), d.calls(call.UDP)
@@ -114,6 +121,9 @@ func TestUDPSessionsContinueAfterACrash(t *testing.T) {
 // longer has. The other sessions continue.
 func TestSessionsThatCannotContinueAreCounted(t *testing.T) {
 	t.Parallel()
+	if !netns.Isolated(t) {
+		return
+	}
 	const metric = "stunner_sessions_dropped_total"
 	dir := t.TempDir()
 	state := []string{"--state-dir", dir}
@@ -149,6 +159,9 @@ func TestSessionsThatCannotContinueAreCounted(t *testing.T) {
 // another listener has the port, they are dropped.
 func TestSessionsOnAFormerPortContinue(t *testing.T) {
 	t.Parallel()
+	if !netns.Isolated(t) {
+		return
+	}
 	dir := t.TempDir()
 	state := []string{"--state-dir", dir}
 	d := running(t, state...)
@@ -186,6 +199,9 @@ func TestSessionsOnAFormerPortContinue(t *testing.T) {
 // config, which has no revocation, the session ends when the new config arrives. Sessions of others continue.
 func TestSessionsRevokedWhileNoProcessRuns(t *testing.T) {
 	t.Parallel()
+	if !netns.Isolated(t) {
+		return
+	}
 	for name, c := range map[string]struct {
 		lastGood bool
 		dropped  float64
@@ -212,12 +228,18 @@ func TestSessionsRevokedWhileNoProcessRuns(t *testing.T) {
 				{User: "bob", IssuedBefore: now.Unix(), Until: now.Add(time.Hour).Unix()},
 			}
 			d.write(d.config)
-			if !c.lastGood {
-				if err := os.Remove(filepath.Join(dir, "last-good.json")); err != nil {
-					t.Fatal(err)
-				}
+			missing := filepath.Join(dir, "last-good.json")
+			if c.lastGood {
+				missing = d.file
+			}
+			if err := os.Remove(missing); err != nil {
+				t.Fatal(err)
 			}
 			d.again(state...)
+			if c.lastGood {
+				d.await("all sessions are restored", d.sessions(len(kept)+1))
+				d.write(d.config)
+			}
 			d.await("one session has ended", d.sessions(len(kept)))
 			d.continues(kept...)
 			if code, _ := d.do(revoked, stun.MethodRefresh, ask.Lifetime(600)); code != stun.CodeUnauthorized {
@@ -234,6 +256,9 @@ func TestSessionsRevokedWhileNoProcessRuns(t *testing.T) {
 // next process: after a crash, and on the node of a pod with the host network. The overlap does not begin again there.
 func TestFormerCredentialAtTheNextProcess(t *testing.T) {
 	t.Parallel()
+	if !netns.Isolated(t) {
+		return
+	}
 	for name, c := range map[string]struct {
 		flags func(t *testing.T, dir string) []string
 		end   func(d *dataplane, dir string)
@@ -251,7 +276,7 @@ func TestFormerCredentialAtTheNextProcess(t *testing.T) {
 				d.kill()
 			}},
 		"on the node": {podFlags, func(d *dataplane, _ string) {
-			d.terminate()
+			d.signal(syscall.SIGTERM)
 			d.awaitEnd()
 		}},
 	} {
@@ -325,6 +350,9 @@ func podFlags(t *testing.T, journal string) []string {
 // starts before its end stores no sessions and reports that as a problem.
 func TestTerminatedProcessHandsItsSessionsOver(t *testing.T) {
 	t.Parallel()
+	if !netns.Isolated(t) {
+		return
+	}
 	journal := t.TempDir()
 	d := running(t, podFlags(t, journal)...)
 	all, live := d.newSessions(5), d.calls(call.UDP)
@@ -353,6 +381,9 @@ func TestTerminatedProcessHandsItsSessionsOver(t *testing.T) {
 // Without --hand-over, the sessions that remain at the end of draining are left to the next process too.
 func TestSessionsContinueAfterTheDrainTimeout(t *testing.T) {
 	t.Parallel()
+	if !netns.Isolated(t) {
+		return
+	}
 	state := t.TempDir()
 	d := running(t, "--state-dir", state, "--drain-timeout", "1ms")
 	all := d.newSessions(5)

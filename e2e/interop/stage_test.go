@@ -41,9 +41,10 @@ var addresses = []netip.Addr{netip.MustParseAddr(harness.Loopback), netip.MustPa
 // startPeer runs an echo peer until the test ends, and returns its port.
 func startPeer(t *testing.T) int {
 	t.Helper()
-	peer, logs := harnesstest.Port(t), t.TempDir()
+	peer, err := harness.FreePair()
+	harnesstest.NoError(t, err)
 	harnesstest.Start(t, harness.Command{
-		Name: "turnutils_peer", Path: installed(t, "turnutils_peer", "coturn"), Logs: logs,
+		Name: "turnutils_peer", Path: installed(t, "turnutils_peer", "coturn"), Logs: t.TempDir(),
 		Args: []string{"-L", harness.Loopback, "-L", loopback6, "-p", strconv.Itoa(peer)},
 	}, func(ctx context.Context) error {
 		return errors.Join(echoes(ctx, harness.Loopback, peer), echoes(ctx, loopback6, peer+1))

@@ -37,16 +37,17 @@ func TestProcess(t *testing.T) {
 func TestStop(t *testing.T) {
 	for _, c := range []struct {
 		name, script string
+		grace        time.Duration
 		ignores      bool
 	}{
-		{"handles SIGTERM", `trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done`, false},
-		{"ignores SIGTERM", `trap '' TERM; echo ready; while :; do sleep 0.01; done`, true},
+		{"handles SIGTERM", `trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done`, time.Minute, false},
+		{"ignores SIGTERM", `trap '' TERM; echo ready; while :; do sleep 0.01; done`, time.Second, true},
 	} {
 		p := shell(t, c.script)
 		if _, err := p.AwaitOutput(t.Context(), regexp.MustCompile(`ready`)); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Stop(time.Second); (err != nil) != c.ignores {
+		if err := p.Stop(c.grace); (err != nil) != c.ignores {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		select {
@@ -188,6 +189,17 @@ func TestPortsAreGivenOnce(t *testing.T) {
 	if l, err := net.Listen("unix", "@stunner-port-"+strconv.Itoa(port)); err == nil {
 		l.Close()
 		t.Errorf("another process can claim port %d", port)
+	}
+}
+
+// TestPairIsGivenOnce: both ports of a pair are reserved.
+func TestPairIsGivenOnce(t *testing.T) {
+	first, err := FreePair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if claim(first) || claim(first+1) {
+		t.Errorf("port %d or the next one is given twice", first)
 	}
 }
 

@@ -26,6 +26,15 @@ func FreePort() (int, error) {
 	return 0, errors.New("find free port: none is free for both UDP and TCP")
 }
 
+// FreePair returns the first of two adjacent ports that are free for UDP and TCP.
+func FreePair() (first int, err error) {
+	for {
+		if first, err = FreePort(); err != nil || claim(first+1) {
+			return first, err
+		}
+	}
+}
+
 // claims holds the sockets of the ports that this process has handed out, so that they are not closed before it ends.
 var claims sync.Map
 
@@ -125,12 +134,7 @@ func (p *Ports) replace(must func(port int) bool) (err error) {
 	if !must(p.Media) && !must(p.Datagrams) {
 		return nil
 	}
-	for {
-		if p.Media, err = FreePort(); err != nil {
-			return err
-		}
-		if p.Datagrams = p.Media + 1; claim(p.Datagrams) {
-			return nil
-		}
-	}
+	p.Media, err = FreePair()
+	p.Datagrams = p.Media + 1
+	return err
 }

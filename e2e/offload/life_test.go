@@ -35,7 +35,7 @@ func refresh(t *testing.T, n *network) {
 		step.do()
 		laterUntil, laterPermitted := g.times()
 		// stunnerd answers a ChannelBind before it binds the channel.
-		for late := time.Now().Add(time.Second); step.channel && (laterUntil == until || laterPermitted == permitted) &&
+		for late := time.Now().Add(timeout); step.channel && (laterUntil == until || laterPermitted == permitted) &&
 			time.Now().Before(late); {
 			laterUntil, laterPermitted = g.times()
 		}

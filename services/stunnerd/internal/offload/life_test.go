@@ -1,6 +1,7 @@
 package offload
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -41,14 +42,7 @@ func (o objects) present() (list []string) {
 // last use.
 func left(t *testing.T, o objects, want ...string) {
 	t.Helper()
-	var got []string
-	for range 40 {
-		time.Sleep(50 * time.Millisecond)
-		if got = o.present(); slices.Equal(got, want) {
-			return
-		}
-	}
-	t.Errorf("the kernel holds %q, want %q", got, want)
+	within(t, fmt.Sprintf("the kernel holds %q", want), func() bool { return slices.Equal(o.present(), want) })
 }
 
 // filters returns the names of the filters at the interface of the clients.

@@ -414,7 +414,8 @@ func receive(c *net.UDPConn, within time.Duration) []byte {
 	return append([]byte{}, b[:n]...) // not nil if it is empty
 }
 
-const timeout = 2 * time.Second
+// timeout limits the wait for an event, also on a busy machine.
+const timeout = 30 * time.Second
 
 // up sends a payload from the client and returns what the peer receives.
 func (p *path) up(payload []byte, within time.Duration) []byte {

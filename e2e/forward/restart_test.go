@@ -53,10 +53,10 @@ func TestOwnerRestartsBehindAFront(t *testing.T) {
 	if n := c.balancer.Received(owner.addr) - byItself; n > 0 {
 		t.Errorf("the owner has sent %d datagrams to the client by itself", n)
 	}
-	before := c.Stats().Lost // lost while the process restarted
+	before := c.Stats().Lost // lost while the process restarted, and at most one on its way
 	c.move(owner)
 	awaitMore(t, calls, 50)
-	if s := c.End(time.Second); s.Lost != before {
+	if s := c.End(time.Second); s.Lost > before {
 		t.Errorf("%d datagrams lost before and %d after the return to the owner", before, s.Lost)
 	}
 }

@@ -1,8 +1,9 @@
 // Package testport finds ports for the listeners of tests.
 //
 // A port that the kernel assigns for ":0" may be taken by an outgoing connection before the test uses it. The ports of
-// this package are below the range from which the kernel assigns ports. Each test process starts at another port, so
-// that packages that are tested at the same time do not use the same ports.
+// this package are below the range from which the kernel assigns ports. Each test process starts at another port. A
+// mark, an abstract Unix socket, reserves a port until the end of the test, because packages that are tested at the
+// same time may search the same ports, and a port is bound some time after it was found.
 package testport
 
 import (
@@ -22,12 +23,12 @@ const (
 
 var next atomic.Uint32
 
-// Free returns a port on which no program listens, over UDP and TCP, on any address. It does not return a port twice.
+// Free returns a port on which no program listens, over UDP and TCP, on any address. No other test gets it meanwhile.
 func Free(t testing.TB) int {
 	t.Helper()
 	for range count {
 		port := first + (os.Getpid()*stride+int(next.Add(1)))%count
-		if free(port) {
+		if claim(t, port) {
 			return port
 		}
 	}
@@ -43,7 +44,7 @@ func Range(t testing.TB, n int) int {
 		start := first + count + (os.Getpid()*stride+int(next.Add(1))*n)%count&^1
 		all := true
 		for port := start; port < start+n && all; port++ {
-			all = free(port)
+			all = claim(t, port)
 		}
 		if all {
 			return start
@@ -51,6 +52,17 @@ func Range(t testing.TB, n int) int {
 	}
 	t.Fatalf("no %d free ports in a row: end some of the programs that listen on this host", n)
 	return 0
+}
+
+// claim reserves a port for a test if it is free. e2e/internal/harness has the same marks.
+func claim(t testing.TB, port int) bool {
+	t.Helper()
+	mark, err := net.Listen("unix", fmt.Sprint("@stunner-port-", port))
+	if err != nil {
+		return false
+	}
+	t.Cleanup(func() { _ = mark.Close() })
+	return free(port)
 }
 
 func free(port int) bool {

@@ -212,7 +212,7 @@ func reasons(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := map[string]bool{"invalid": true, "unreadable": true} // of configs
+	set := map[string]bool{"invalid": true, "unreadable": true} // reasons of rejected configs
 	for _, match := range regexp.MustCompile(`(?m)^\s+\w+:\s+"(\w+)",$`).FindAllStringSubmatch(string(source), -1) {
 		set[match[1]] = true
 	}

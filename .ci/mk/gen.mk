@@ -1,6 +1,7 @@
-# Generated files: deep copies, CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service and the types of its clients, the
-# TypeScript client as the test page loads it, the BPF programs, the reference of stunnerctl, the pages of load balancers and of conditions, the table of
-# requirements, and files of the charts. And module files.
+# Generated files: deep copies, CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service
+# and the types of its clients, the TypeScript client as the test page loads it, the BPF programs, the reference of
+# stunnerctl, the pages of load balancers and of conditions, the table of requirements, and files of the charts. The
+# target tidy writes the module files.
 
 CRDS := kustomize/base/crds
 # The CRDs by which the operator validates a folder of YAML: go:embed reaches no file outside of the module.
@@ -9,7 +10,8 @@ EMBEDDED_CRDS := services/operator/internal/crd/crds
 BPF   := services/stunnerd/internal/offload/bpf
 CLANG := clang -O2 -g -target bpfel -mcpu=v3 -Wall -Werror -I/usr/include/$(shell uname -m)-linux-gnu -fdebug-compilation-dir=.
 
-# The test page loads the client as modules, without a bundler. The file of the types would be empty.
+# The test page loads the client as modules, without a bundler. The file of the types is removed, because it contains no
+# code.
 PAGE_CLIENT := services/auth/internal/demo/page/ice-servers
 
 .PHONY: gen verify tidy

@@ -7,9 +7,10 @@ TALLY   = GOWORK=off go -C .ci/tools run ./tally
 # The target vet runs go vet once; go test would repeat it for each build mode, including dependencies.
 GO_TEST := go test -json -vet=off -timeout=30m
 
-# go test repeats the results of packages whose inputs have not changed. e2e and .ci/tools must not use them: e2e runs binaries that go test does
-# not know, and .ci/tools reads files of other modules, whose changes go test does not notice. The services use them; FRESH=1 runs all of their tests, in random order, as CI does. TestPayloadsAreForwardedUnchanged of offload
-# sends more sizes with it.
+# go test repeats the results of packages whose inputs have not changed. e2e and .ci/tools must not use them: e2e runs
+# binaries that go test does not know, and .ci/tools reads files of other modules, whose changes go test does not
+# notice. The services use them. FRESH=1 runs all tests of the services, in random order, as CI does. With FRESH=1,
+# TestPayloadsAreForwardedUnchanged of offload sends more sizes.
 UNCACHED := -count=1 -shuffle=on
 FRESH    ?=
 

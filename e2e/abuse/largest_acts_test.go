@@ -16,7 +16,7 @@ import (
 // with half of the largest message. In the act idle, clients send no message: see hoard.connection. In the act
 // fromPeers, peers send to the sessions, and clients over TCP and TLS read nothing.
 type act struct {
-	over      call.Network // or eachTransport
+	over      call.Network // a network, or eachTransport
 	request   string       // a key of requests, or one of the constants
 	attribute string       // a key of attributes
 	as        string       // a key of identities

@@ -188,7 +188,7 @@ func (h *hosts) run(t *testing.T, what server) {
 	h.server.Do(func() { h.process = harnesstest.Start(t, command, func(context.Context) error { return nil }) })
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	must(t, h.process.Until(ctx, func(ctx context.Context) error { // it opens the other transports before
+	must(t, h.process.Until(ctx, func(ctx context.Context) error { // the server opens TCP last
 		conn, err := h.server.Dial(ctx, "tcp", turnServer.String())
 		if err == nil {
 			conn.Close()

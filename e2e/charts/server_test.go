@@ -45,7 +45,7 @@ func needForeign(t *testing.T) {
 		}
 		prefix := filepath.Join(m.Dir, "example/prometheus-operator-crd/monitoring.coreos.com_")
 		kubectl(t, "apply", "--server-side", "-f", prefix+"podmonitors.yaml,"+prefix+"prometheusrules.yaml")
-		if err := control.InstallKEDA(t.Context()); err != nil { // it waits for all CRDs
+		if err := control.InstallKEDA(t.Context()); err != nil { // InstallKEDA waits for all CRDs
 			t.Fatal(err)
 		}
 	})

@@ -135,7 +135,6 @@ var (
 	target        = regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `)
 )
 
-// recipes returns the recipes of a page.
 func recipes(page string) []string { return recipePattern.FindAllString(page, -1) }
 
 // problems compares a recipe with the repository. In backticks, a recipe has: paths; names of files in the folder of

@@ -35,7 +35,7 @@ func newSource(t *testing.T, host string, handler http.Handler) *source {
 	}
 	s := &source{Server: &http.Server{Addr: socket.Addr().String(), Handler: handler}}
 	s.ConnState = func(conn net.Conn, _ http.ConnState) { s.connections.Store(conn, true) }
-	go func() { _ = s.Serve(socket) }() // it ends with close
+	go func() { _ = s.Serve(socket) }() // Serve ends with close
 	t.Cleanup(s.close)
 	return s
 }

@@ -199,7 +199,7 @@ func (a *apiServer) clear() {
 
 // of returns the resources of a kind.
 func (a *apiServer) of(kind string) dynamic.NamespaceableResourceInterface {
-	version, _ := schema.ParseGroupVersion(kinds[kind].version) // it is valid
+	version, _ := schema.ParseGroupVersion(kinds[kind].version) // the version is valid
 	return a.admin.Resource(version.WithResource(kinds[kind].resource))
 }
 

@@ -134,7 +134,7 @@ func TestCallsMoveOnSIGTERM(t *testing.T) {
 	if want := "200 moved, 5 stay (5 TCP)"; status != want {
 		t.Errorf("drain: %q, want %q", status, want)
 	}
-	if left > len(streams)+4 { // and sockets that send to clients and pods
+	if left > len(streams)+4 { // 4 sockets send to clients and pods
 		t.Errorf("%d sockets are open", left)
 	}
 	if most := max(250*time.Millisecond, 2*unmoved); moved > most {

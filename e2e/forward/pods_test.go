@@ -262,7 +262,6 @@ func (p *pod) forwarding() (f inspection.ForwardingStatus) {
 	return *status.Forwarding
 }
 
-// sessions returns the sessions of the pod.
 func (p *pod) sessions() []inspection.Session {
 	p.t.Helper()
 	var list inspection.SessionList

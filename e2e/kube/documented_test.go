@@ -517,7 +517,7 @@ func (f *folder) start(more ...string) {
 		if f.Failed() {
 			f.Logf("last log lines of the operator:\n%s", strings.Join(p.Tail(20), "\n"))
 		}
-		_ = p.Stop(timeout) // it ends its dataplanes
+		_ = p.Stop(timeout) // the operator ends its dataplanes
 	})
 }
 

@@ -476,7 +476,6 @@ func (a placeAuth) servers(
 	return answer.Servers, err
 }
 
-// urls returns the URLs of a Gateway.
 func (a placeAuth) urls(ctx context.Context, gateway *unstructured.Unstructured) (urls []string, err error) {
 	servers, err := a.servers(ctx, http.DefaultClient, gateway)
 	for _, s := range servers {

@@ -290,7 +290,7 @@ func TestRightsOfAStolenTokenField(t *testing.T) {
 	s := newInstallation(t)
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
 	s.sees("service/front-door", ".spec.ports[0].name", "udp")
-	s.stop() // it would revert the attempts
+	s.stop() // the operator would revert the attempts
 	// The API server gets each policy through a watch.
 	s.await(func(ctx context.Context) error {
 		for patched, patch := range map[string]string{

@@ -52,7 +52,7 @@ func TestRestartOverRandomObjectsWritesNothing(t *testing.T) {
 		}
 	}
 	s.startWatching("")
-	s.Cleanup(func() { s.must(s.process.Kill()) }) // it must not react to the clean-up
+	s.Cleanup(func() { s.must(s.process.Kill()) }) // the operator must not react to the clean-up
 	// The answer to a write may cause others, and events of different kinds arrive in any order: the second round without
 	// a write shows that the operator has finished.
 	for rounds := 0; rounds < 2; rounds++ {

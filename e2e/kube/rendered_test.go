@@ -151,7 +151,7 @@ func (s server) objectsEqual(ctx context.Context, r *renderer) error {
 		if err != nil {
 			return err
 		}
-		for _, of := range []*unstructured.Unstructured{o, live} { // these change with any other field
+		for _, of := range []*unstructured.Unstructured{o, live} { // the removed fields change with any other field
 			of.SetManagedFields(nil)
 			unstructured.RemoveNestedField(of.Object, "metadata", "generation")
 		}

@@ -87,7 +87,7 @@ func TestRightsReachNoSecretsOfOthers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	s.stop() // it would change the standby Secret
+	s.stop() // the operator would change the standby Secret
 	s.apply("{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: new}, " +
 		"spec: {gatewayClassName: none, listeners: [{name: udp, port: 3478, protocol: UDP}]}}")
 	for _, command := range []string{

@@ -43,7 +43,6 @@ func newSchemas(config *rest.Config) (*schemas, error) {
 	return &schemas{paths: paths, loaded: map[string]map[string]*node{}}, err
 }
 
-// result is the result of an attempt.
 type result struct {
 	of []*candidate
 	sample
@@ -225,7 +224,7 @@ func (s *suite) live() int {
 	defer cancel()
 	next, err := harness.Metric(ctx, "http://"+s.health+"/metrics", "go_memstats_next_gc_bytes")
 	if err != nil {
-		return 0 // it is stuck or has ended, as the measurement shows
+		return 0 // the process is stuck or has ended, as the measurement shows
 	}
 	return int(next / 2) // GOGC is 100
 }

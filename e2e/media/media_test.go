@@ -183,7 +183,8 @@ func (s *stage) measure(t *testing.T, r row, what server, results *report) (f fi
 // disturbed is the number of cores that other programs may use during a measurement.
 const disturbed = 0.1
 
-// add adds the figures that compare a server with no server.
+// add sets the figure added: the CPU time of the server and of the load generator, minus that of the load generator
+// without a server. It deletes the figures that do not apply to the row.
 func (f figures) add(none figures, what server) {
 	if _, media := f[cost]; !media || none == nil {
 		delete(f, generates)

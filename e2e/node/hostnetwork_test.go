@@ -204,7 +204,6 @@ func (g *hostGateway) find(other string) (corev1.Pod, error) {
 	return corev1.Pod{}, fmt.Errorf("none of %d pods of %s runs", len(pods), g.name)
 }
 
-// pod returns the pod of the Gateway.
 func (g *hostGateway) pod() corev1.Pod {
 	g.Helper()
 	p, err := g.find("")

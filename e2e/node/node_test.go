@@ -188,7 +188,7 @@ func (s testNamespace) all() []corev1.Pod { return s.list("") }
 
 func (s testNamespace) list(labels string) []corev1.Pod {
 	s.Helper()
-	ctx := context.WithoutCancel(s.Context()) // it is canceled after the test, when a failure is explained
+	ctx := context.WithoutCancel(s.Context()) // the context of the test is canceled before a failure is explained
 	all, err := cluster.Client.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: labels})
 	if err != nil {
 		s.Fatal(err)

@@ -244,7 +244,7 @@ func (c ctl) icetest(t *testing.T) {
 		if err := cmd.Process.Signal(end); err != nil {
 			t.Error(err)
 		}
-		_ = cmd.Wait() // it was ended by a signal
+		_ = cmd.Wait() // the command was ended by a signal
 		if end == os.Kill {
 			c.run("icetest", "--cleanup", "-n", c.namespace)
 		}

@@ -179,7 +179,6 @@ func (b *scaleTest) all(what string, wanted func(gateway int, s reader.State) bo
 	return last
 }
 
-// cost is the cost of a change.
 type cost struct {
 	cpu, median time.Duration
 	allocations float64

@@ -170,7 +170,8 @@ func otherGatewaysRefuse(ctx context.Context, e *env.Env) (err error) {
 	return err
 }
 
-// followsItsRoute compares narrow calls with wide calls, while the listeners have one more route.
+// followsItsRoute compares calls whose credential names a route with calls whose credential names none, while the
+// listeners have one more route.
 func followsItsRoute(ctx context.Context, e *env.Env, narrow, wide env.Calls) error {
 	err := e.Await(ctx, "one more route", func(context.Context) error { return permits(wide, e.UnroutedPeer(), true) })
 	if err != nil {

@@ -68,7 +68,7 @@ func conditionsOf(o *unstructured.Unstructured) (all []metav1.Condition) {
 		Conditions         []metav1.Condition
 		Listeners, Parents []struct{ Conditions []metav1.Condition }
 	}
-	text, _ := json.Marshal(o.Object["status"]) // it was read from JSON
+	text, _ := json.Marshal(o.Object["status"]) // the object was read from JSON
 	_ = json.Unmarshal(text, &status)
 	all = status.Conditions
 	for _, part := range append(status.Listeners, status.Parents...) {

@@ -25,17 +25,17 @@ type connection struct {
 	name   string
 	origin region.Origin
 	*gateway.Directory
-	source discovery.Source
-	grants *grantlog.Log
-	asked  *http.ServeMux // handlers for requests of the operator
-	end    context.CancelFunc
+	source   discovery.Source
+	grants   *grantlog.Log
+	handlers *http.ServeMux // handlers for requests of the operator
+	cancel   context.CancelFunc
 }
 
 // location is a GeoIP file in use.
 type location struct {
 	path string
 	*region.Geo
-	end context.CancelFunc
+	cancel context.CancelFunc
 }
 
 // setup is the content of a file of clusters, with the connections and the GeoIP file that the clusters need.
@@ -44,7 +44,7 @@ type setup struct {
 	connections []*connection
 	geo         *location // nil without a GeoIP file
 	since       time.Time
-	told        bool // the log has reported that the setup waits
+	waitLogged  bool // the log has reported that the setup waits
 }
 
 // clusters has the cluster of --config, or follows the file of --clusters.
@@ -54,11 +54,11 @@ type clusters struct {
 	fleet  *rest.Fleet
 	status func(*gateway.Directory) http.HandlerFunc
 
-	running sync.WaitGroup
-	changes yamlfile.Changes
-	told    string // the last error
-	// inForce is the setup that answers requests. next replaces inForce when the clusters of next have sent their
-	// configs. It is nil if there is no next setup.
+	running   sync.WaitGroup
+	changes   yamlfile.Changes
+	lastError string
+	// inForce is the setup that answers requests. next is nil, or the setup that replaces inForce when its clusters
+	// have sent their configs.
 	inForce, next *setup
 }
 
@@ -121,8 +121,8 @@ func (c *clusters) open(ctx context.Context, file region.File) (*setup, error) {
 	return s, nil
 }
 
-// known returns the setups that are in use.
-func (c *clusters) known() (all []*setup) {
+// setups returns the setups that are in use.
+func (c *clusters) setups() (all []*setup) {
 	for _, s := range []*setup{c.inForce, c.next} {
 		if s != nil {
 			all = append(all, s)
@@ -136,7 +136,7 @@ func (c *clusters) known() (all []*setup) {
 func (c *clusters) connect(to region.Cluster) (*connection, error) {
 	origin := to.Origin
 	origin.Keep = 0 // a change of Keep needs no new connection
-	for _, s := range c.known() {
+	for _, s := range c.setups() {
 		same := func(l *connection) bool { return l.name == to.Name && l.origin == origin }
 		if i := slices.IndexFunc(s.connections, same); i >= 0 {
 			return s.connections[i], nil
@@ -151,16 +151,16 @@ func (c *clusters) connect(to region.Cluster) (*connection, error) {
 		log = log.With("cluster", to.Name)
 	}
 	link := &connection{
-		name: to.Name, origin: origin, grants: grantlog.New(c.showUsers, time.Now), asked: http.NewServeMux(),
+		name: to.Name, origin: origin, grants: grantlog.New(c.showUsers, time.Now), handlers: http.NewServeMux(),
 		Directory: gateway.NewDirectory(to.Name, time.Now, telemetry.Scope(log, "gateway")),
 	}
-	link.asked.Handle("GET /grants", link.grants.Requests())
+	link.handlers.Handle("GET /grants", link.grants.Requests())
 	link.source, err = discovery.Open(origin.Config, discovery.Options{
 		TokenFile:  origin.TokenFile,
 		CAFile:     origin.CAFile,
 		ServerName: origin.ServerName,
 		Log:        telemetry.Scope(log, "discovery"),
-		Handler:    link.asked,
+		Handler:    link.handlers,
 		Pod:        pod,
 		Kind:       inspection.Auth,
 		Lists:      true,
@@ -173,7 +173,7 @@ func (c *clusters) locate(ctx context.Context, path string) (*location, error) {
 	if path == "" {
 		return nil, nil
 	}
-	for _, s := range c.known() {
+	for _, s := range c.setups() {
 		if s.geo != nil && s.geo.path == path {
 			return s.geo, nil
 		}

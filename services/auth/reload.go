@@ -50,12 +50,12 @@ func (c *clusters) run(ctx context.Context) {
 // start runs the connections of a setup that do not run yet.
 func (c *clusters) start(ctx context.Context, s *setup) {
 	for _, link := range s.connections {
-		if link.end != nil {
+		if link.cancel != nil {
 			continue
 		}
-		link.asked.HandleFunc("GET /status", c.status(link.Directory))
+		link.handlers.HandleFunc("GET /status", c.status(link.Directory))
 		var running context.Context
-		running, link.end = context.WithCancel(ctx)
+		running, link.cancel = context.WithCancel(ctx)
 		c.running.Go(func() { link.Run(running, link.source) })
 	}
 }
@@ -78,10 +78,10 @@ func (c *clusters) read(ctx context.Context) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text != "" && text != c.told {
+	if text != "" && text != c.lastError {
 		c.log.Error("keep last valid file of clusters", "error", err)
 	}
-	c.told = text
+	c.lastError = text
 }
 
 // prepare makes the setup of a file the next setup.
@@ -109,8 +109,8 @@ func (c *clusters) settle() {
 	}
 	settled := time.Since(c.next.since) >= settleTime
 	if err := c.next.All.Ready(); err != nil {
-		if settled && !c.next.told {
-			c.next.told = true
+		if settled && !c.next.waitLogged {
+			c.next.waitLogged = true
 			c.log.Warn("keep last clusters until one of the changed file has sent a config", "file", c.options.clusters, "reason", err)
 		}
 		return
@@ -138,11 +138,11 @@ func (c *clusters) drop(s *setup) {
 	}
 	for _, link := range s.connections {
 		used := func(o *setup) bool { return slices.Contains(o.connections, link) }
-		if !slices.ContainsFunc(c.known(), used) {
-			link.end()
+		if !slices.ContainsFunc(c.setups(), used) {
+			link.cancel()
 		}
 	}
-	if used := func(o *setup) bool { return o.geo == s.geo }; s.geo != nil && !slices.ContainsFunc(c.known(), used) {
-		s.geo.end()
+	if used := func(o *setup) bool { return o.geo == s.geo }; s.geo != nil && !slices.ContainsFunc(c.setups(), used) {
+		s.geo.cancel()
 	}
 }

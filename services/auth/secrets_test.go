@@ -83,7 +83,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 				var body string
 				deadline, tick := time.After(20*time.Second), time.NewTicker(20*time.Millisecond)
 				defer tick.Stop()
-				for status != http.StatusCreated { // it is ready once the file is there, and answers when it is read
+				for status != http.StatusCreated { // the service is ready once the file exists, and answers when it has read the file
 					select {
 					case <-tick.C:
 						status, body = fetch(t, http.MethodPost, url+"/v1/ice-servers", bearer(good))

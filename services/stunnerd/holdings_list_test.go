@@ -340,7 +340,8 @@ func (p *source) write(to, value ast.Expr) {
 	}
 }
 
-// record records a write to a candidate, unless the source fixes its size.
+// record stores in writes the first write to a variable or field of names, unless the source code fixes the size of the
+// written value.
 func (p *source) record(o types.Object, value ast.Expr) {
 	if v, ok := o.(*types.Var); ok {
 		o = v.Origin()

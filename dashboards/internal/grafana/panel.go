@@ -102,19 +102,19 @@ type Override struct {
 	Properties []Property `json:"properties"`
 }
 
-// Matcher selects fields.
+// Matcher selects the fields of an Override. ID is the kind of the selection, such as byName.
 type Matcher struct {
 	ID      string `json:"id"`
 	Options string `json:"options"`
 }
 
-// Property is one property of a field.
+// Property is one display option, such as unit or color.
 type Property struct {
 	ID    string `json:"id"`
 	Value any    `json:"value"`
 }
 
-// Transformation is a transformation of query results.
+// Transformation changes query results before a panel shows them.
 type Transformation struct {
 	ID      string         `json:"id"`
 	Options map[string]any `json:"options"`

@@ -53,7 +53,7 @@ var (
 	Unusual = `reason!~"no_credential|stale_nonce"`
 	// Backlog matches drops of datagrams because of a full send buffer or queue.
 	Backlog = oneOf([]string{"congested", "slow_client"})
-	// Denied matches refusals of peers that no route allows, or no route that the credential names.
+	// Denied matches refusals of peers. No route allows the peer, or no route that the credential names.
 	Denied = oneOf([]string{"peer_denied", "port_denied", "caveat_route"})
 )
 

@@ -35,7 +35,7 @@ func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond
 // tally counts the datagrams of a call. The zero value is ready to use.
 type tally struct {
 	mu         sync.Mutex
-	flying     map[uint64]time.Time // outstanding: sequence number to time of departure
+	flying     map[uint64]time.Time // time at which a datagram without an echo was sent, by sequence number
 	sends      int
 	echoes     int
 	duplicates int

@@ -55,7 +55,6 @@ func newCluster(e *Env) *inCluster {
 	return &inCluster{Env: e, networks: map[netip.Addr]*topology.Pod{}}
 }
 
-// namespaces returns the namespaces of the Gateways.
 func (e *Env) namespaces() (list []string) {
 	list = append(list, e.Gateways[0].Namespace)
 	if e.Shape[Gateways] == TwoOwners {

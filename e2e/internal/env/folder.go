@@ -138,7 +138,6 @@ func (f *inFolder) restart(ctx context.Context, operator, auth bool) error {
 	return nil
 }
 
-// config returns the config of a Gateway.
 func (f *inFolder) config(ctx context.Context, g *Gateway) (c config.Config, err error) {
 	token, err := os.ReadFile(f.tokenFile())
 	if err != nil {
@@ -274,7 +273,7 @@ func (f *inFolder) started() (list []int) {
 	for _, file := range files {
 		arguments, err := os.ReadFile(file)
 		if err != nil || !strings.HasPrefix(string(arguments), f.stunnerd()+"\x00") {
-			continue // it has ended, or is another program
+			continue // the process has ended, or is another program
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
 			list = append(list, pid)
@@ -317,7 +316,7 @@ func (f *inFolder) close() (err error) {
 		err = errors.Join(err, f.operator.Stop(Limit))
 	}
 	for _, pid := range f.started() {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended meanwhile
+		_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have ended meanwhile
 	}
 	return err
 }

@@ -300,7 +300,7 @@ func (l *Listener) ClientProtocol() config.Protocol {
 
 // Config returns the protocol of the listener in a dataplane config.
 func (l *Listener) Config() config.Protocol {
-	p, _ := config.ParseProtocol(l.Protocol) // it is one of protocols
+	p, _ := config.ParseProtocol(l.Protocol) // the protocol is one of protocols
 	return p
 }
 

@@ -175,7 +175,7 @@ type Listener struct {
 	// peer.
 	PublicAddress string `json:"public_address,omitempty"`
 	// PublicAddresses are all IP addresses and host names that clients receive, in this order. PublicAddress is the
-	// first of them, and all have the port PublicPort. It may be empty if there is only one.
+	// first of them, and all have the port PublicPort. The list may be empty if there is only one.
 	PublicAddresses []string `json:"public_addresses,omitempty"`
 	// PublicHost is a host name of the certificate that clients of a secure listener receive instead of the public
 	// addresses, because the certificate is not valid for any of these. Clients cannot use its addresses as peers. Auth

@@ -76,8 +76,8 @@ func (l Listener) ReachedAt(resolved func(name string) []netip.Addr) (addrs []ne
 	return addrs
 }
 
-// AllCertificates returns Cert with Key, followed by Certificates. The first certificate is for clients that request no
-// server name of the other certificates.
+// AllCertificates returns Cert with Key, followed by Certificates. Clients whose server name (SNI) is in no other
+// certificate receive the first one.
 func (l Listener) AllCertificates() []Certificate {
 	return append([]Certificate{{l.Cert, l.Key}}, l.Certificates...)
 }

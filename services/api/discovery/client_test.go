@@ -441,7 +441,7 @@ func TestClientReconnectsAfterRetryAfter(t *testing.T) {
 			min, max time.Duration
 		}{
 			{"3", 3 * time.Second, 4500 * time.Millisecond},
-			{"999999", 0, time.Second}, // it cannot be read
+			{"999999", 0, time.Second}, // too long to be parsed
 			{"9999", longestRetry, longestRetry * 3 / 2},
 			{"soon", 0, time.Second},
 			{"", 0, time.Second},

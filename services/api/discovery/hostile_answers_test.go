@@ -339,8 +339,8 @@ func TestAnswersAreBoundedTogether(t *testing.T) {
 	})
 }
 
-// Memory for bodies is reserved by each answer until the call of Ask has ended, and a small answer fits after a large
-// answer did not.
+// Each answer reserves memory for its body until the call of Ask has ended. After a large answer has found no room, a
+// small answer may still fit.
 func TestAnswersReserveMemory(t *testing.T) {
 	room := &answerRoom{left: 10}
 	for i, c := range []struct {

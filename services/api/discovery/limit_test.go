@@ -72,7 +72,7 @@ func TestPodsThatNeverRunHaveFewStreams(t *testing.T) {
 	for range 2 { // a review may be repeated
 		s.reported(by, late)
 	}
-	s.reported(by, first) // it has ended
+	s.reported(by, first) // the first stream has ended
 	for i, want := range []bool{true, false} {
 		if _, taken := open(fmt.Sprint("after-", i), true); taken != want {
 			t.Errorf("pod %d after the report of another one gets a stream: %t", i, taken)

@@ -43,7 +43,6 @@ func (k ReportKey) queued() string { return k.ID + "\x00" + k.Pod }
 // id contains no zero byte.
 const currentKey = "\x00current"
 
-// key returns the key of the report.
 func (r Report) key() ReportKey { return ReportKey{r.ID, r.Pod} }
 
 // reportStore contains the reports that were received over open streams.

@@ -197,7 +197,7 @@ func TestSlowHandlersDelayNothing(t *testing.T) {
 					if running.Add(1) > runningRequests {
 						t.Error("too many requests at a time")
 					}
-					<-release // it ignores its context
+					<-release // the handler ignores its context
 					running.Add(-1)
 					fmt.Fprint(w, `"late"`)
 				}),

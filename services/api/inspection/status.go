@@ -64,7 +64,8 @@ type Status struct {
 	Now time.Time `json:"now,omitzero"`
 	// Capacity is the maximum number of allocations and reserved ports; 0 means no maximum.
 	Capacity int `json:"capacity,omitempty"`
-	// CapacityLimit is the limit of the process from which Capacity follows at the start, for people.
+	// CapacityLimit is a text about the limit of the process, such as its file descriptors, from which Capacity was
+	// computed at the start.
 	CapacityLimit string `json:"capacityLimit,omitempty"`
 	// Draining is set after SIGTERM: the process refuses new allocations.
 	Draining bool `json:"draining,omitempty"`

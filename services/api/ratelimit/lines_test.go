@@ -58,7 +58,7 @@ func TestLinesAreLimited(t *testing.T) {
 			"level=INFO msg=refused reason=b text=why times=1 remote=192.0.2.1:9")
 		time.Sleep(lineInterval)
 		wants("after a minute", "level=INFO msg=refused reason=a text=why times=999")
-		refuse("b") // had no further one
+		refuse("b") // the minute had no further refusal with reason b
 		wants("another", "level=INFO msg=refused reason=b text=why times=1 remote=192.0.2.1:9")
 		time.Sleep(10 * lineInterval)
 		wants("in peace")

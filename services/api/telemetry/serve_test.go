@@ -127,7 +127,7 @@ func TestServeBoundsItsConnections(t *testing.T) {
 			}
 			slow = append(slow, c)
 			if i == 900 {
-				request(t, good, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") // it stays open, because it sends requests
+				request(t, good, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") // the connection stays open, because it sends requests
 			}
 		}
 		began := time.Now()

@@ -55,7 +55,7 @@ const (
 )
 
 // Dataplane is the template of the pods that serve Gateways. It is cluster-scoped, because it determines the pods in
-// the namespaces of all Gateways. The Dataplane "default" serves the Gateways whose GatewayConfig names no other.
+// the namespaces of all Gateways. The Dataplane "default" is used by Gateways whose GatewayConfig names no Dataplane.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -219,8 +219,8 @@ type DataplaneSpec struct {
 	// +optional
 	Autoscaling *Autoscaling `json:"autoscaling,omitempty"`
 
-	// TerminationGracePeriodSeconds is how long a terminating pod may serve its calls. It accepts no new calls and ends
-	// with the last one.
+	// TerminationGracePeriodSeconds is how long a terminating pod may serve its calls. The pod accepts no new calls,
+	// and ends when its last call ends.
 	//
 	// +optional
 	// +kubebuilder:default=3600
@@ -233,8 +233,8 @@ type DataplaneSpec struct {
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 
 	// RelayPortRange is the range of UDP ports of relays, for firewalls and security groups between the pods and media
-	// servers. Each allocation takes one port of an address family. A port is not reused for one second. Unset lets the
-	// kernel of the node choose. A change restarts the pods.
+	// servers. Each allocation takes one port of an address family. A port is not reused for one second. Unset means
+	// the port range of the kernel of the node. A change restarts the pods.
 	//
 	// +optional
 	RelayPortRange *RelayPortRange `json:"relayPortRange,omitempty"`
@@ -267,11 +267,11 @@ type DataplaneSpec struct {
 	EnableMetricsEndpoint bool `json:"enableMetricsEndpoint,omitempty"`
 
 	// OffloadEngine is the kernel mechanism that forwards media without the dataplane process. TC uses BPF programs at
-	// the traffic control hooks of network interfaces; XDP means TC and, with hostNetwork, a BPF program in the driver of
-	// the network card; Auto means TC, or None with hostNetwork. Except with None, the container stunner-daemon runs as user 0 with the capabilities BPF and
-	// NET_ADMIN, which the namespace of the Gateway must allow: label it pod-security.kubernetes.io/enforce: privileged.
-	// Where the kernel or the rights do not suffice, media is forwarded as with None, and /status of the pod has the
-	// reason.
+	// the traffic control hooks of network interfaces. XDP means TC and, with hostNetwork, a BPF program in the driver
+	// of the network card. Auto means TC, or None with hostNetwork. Except with None, the container stunner-daemon runs
+	// as user 0 with the capabilities BPF and NET_ADMIN, which the namespace of the Gateway must allow: label it
+	// pod-security.kubernetes.io/enforce: privileged. If the kernel or the rights do not suffice, media is forwarded as
+	// with None, and /status of the pod shows the reason.
 	//
 	// +optional
 	// +kubebuilder:default=None
@@ -335,8 +335,8 @@ type RelayPortRange struct {
 // +kubebuilder:validation:XValidation:message="ipFamilies must not name a family twice",rule="!has(self.ipFamilies) || size(self.ipFamilies) < 2 || self.ipFamilies[0] != self.ipFamilies[1]"
 // +kubebuilder:validation:XValidation:message="two ipFamilies need ipFamilyPolicy PreferDualStack or RequireDualStack",rule="!has(self.ipFamilies) || size(self.ipFamilies) < 2 || has(self.ipFamilyPolicy) && self.ipFamilyPolicy != 'SingleStack'"
 type ServiceOverlay struct {
-	// LoadBalancerClass is the class of the load balancer. Kubernetes does not allow a change: a Service with another
-	// class keeps it until it is deleted, and the status of the Gateway reports it.
+	// LoadBalancerClass is the class of the load balancer. Kubernetes does not allow a change. An existing Service
+	// keeps its class until it is deleted, and the status of the Gateway reports the difference.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -344,9 +344,9 @@ type ServiceOverlay struct {
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`
 	LoadBalancerClass *string `json:"loadBalancerClass,omitempty"`
 
-	// IPFamilies are the address families of the cluster IPs. Kubernetes does not allow a change of the first one: a
-	// Service with another first family keeps its families until it is deleted, and the status of the Gateway reports
-	// it.
+	// IPFamilies are the address families of the cluster IPs. Kubernetes does not allow a change of the first family.
+	// An existing Service with another first family keeps its families until it is deleted, and the status of the
+	// Gateway reports the difference.
 	//
 	// +optional
 	// +listType=atomic
@@ -420,16 +420,16 @@ type Autoscaling struct {
 	// +optional
 	Prometheus *PrometheusTrigger `json:"prometheus,omitempty"`
 
-	// PollingInterval is how often KEDA requests the number of allocations, in seconds. In between, the last answer is
-	// used. Unset means at each evaluation of the HorizontalPodAutoscaler, in most clusters every 15 seconds.
+	// PollingInterval is how often KEDA requests the number of allocations, in seconds. Between requests, KEDA uses the
+	// last answer. Unset means at each evaluation of the HorizontalPodAutoscaler, in most clusters every 15 seconds.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	PollingInterval *int32 `json:"pollingInterval,omitempty"`
 
-	// Behavior is the scaling behavior, as in a HorizontalPodAutoscaler. The defaults of scaleUp and scaleDown end no
-	// calls: scale up at once, at most to the double every 30 seconds; scale down by one pod every 5 minutes, after
+	// Behavior is the scaling behavior, as in a HorizontalPodAutoscaler. The default of scaleUp adds pods at once, and
+	// at most doubles their number every 30 seconds. The default of scaleDown removes one pod every 5 minutes, after
 	// fewer pods have been sufficient for 30 minutes.
 	//
 	// +optional

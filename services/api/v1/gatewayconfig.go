@@ -79,9 +79,9 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:MaxLength=1024
 	LogLevel string `json:"logLevel,omitempty"`
 
-	// Realm is the authentication realm. It is sent as a quoted string (RFC 8489 §14.9) and must not contain quotes,
-	// backslashes and control characters; it is usually a DNS name. Credentials depend on the realm: after a change all
-	// clients must authenticate again.
+	// Realm is the authentication realm. Usually it is a DNS name. It must not contain quotes, backslashes or control
+	// characters, because it is sent as a quoted string (RFC 8489 §14.9). The keys of credentials depend on the realm
+	// (RFC 8489 §9.2.2): after a change, all clients must authenticate again.
 	//
 	// +optional
 	// +kubebuilder:default="stunner.l7mp.io"
@@ -90,9 +90,10 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:Pattern=`^[^"\\\x00-\x1f\x7f-\x9f]+$`
 	Realm string `json:"realm,omitempty"`
 
-	// AuthType is the authentication of TURN clients: one static user name and password (plaintext, static), ephemeral
-	// credentials, which contain their expiry (ephemeral, longterm, timewindowed), or none, with which the Gateway only
-	// answers STUN binding requests. It is ignored if authRef is set, because that Secret contains the type.
+	// AuthType is the authentication of TURN clients. plaintext and static mean one static user name and password.
+	// ephemeral, longterm and timewindowed mean ephemeral credentials, which contain their expiry. With none, the
+	// Gateway only answers STUN binding requests. AuthType is ignored if authRef is set, because that Secret contains
+	// the type.
 	//
 	// +optional
 	// +kubebuilder:default=plaintext
@@ -124,8 +125,8 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:pruning:PreserveUnknownFields
 	SharedSecret *SecretValue `json:"sharedSecret,omitempty"`
 
-	// AuthLifetime is the lifetime of credentials from the auth service in seconds: the default and the maximum of the
-	// ttl in a request. Unset means 86400, one day.
+	// AuthLifetime is the lifetime of credentials from the auth service, in seconds. It is the default and the maximum
+	// of ttl in a request to the auth service. Unset means 86400, one day.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -145,27 +146,27 @@ type GatewayConfigSpec struct {
 	// +optional
 	CredentialOverlap *gatewayv1.Duration `json:"credentialOverlap,omitempty"`
 
-	// AuthRef references a Secret with the whole authentication: its type (key `type`), and `username` with `password`,
-	// or `secret`. It replaces authType, userName, password and sharedSecret. The namespace defaults to that of this
-	// object.
+	// AuthRef references a Secret that contains the type of authentication in the key `type`. The Secret also contains
+	// either the keys `username` and `password`, or the key `secret`. AuthRef replaces authType, userName, password and
+	// sharedSecret. The namespace defaults to that of this object.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:message="group must be empty or v1: authRef names a Secret",rule="!has(self.group) || size(self.group) == 0 || self.group == 'v1'"
 	// +kubebuilder:validation:XValidation:message="kind must be Secret",rule="!has(self.kind) || self.kind == 'Secret'"
 	AuthRef *gatewayv1.SecretObjectReference `json:"authRef,omitempty"`
 
-	// RequireReferenceGrants requires a ReferenceGrant for references of UDPRoutes to backends in another namespace, and
-	// an entry in allowedPrefixes for a StaticService with a part of the networks of the cluster, see deniedPrefixes.
-	// Unset means false. References to Secrets of another namespace require a ReferenceGrant in any case, except with
-	// legacyGrants.
+	// RequireReferenceGrants requires a ReferenceGrant for a UDPRoute that references a backend in another namespace.
+	// It also requires an entry in allowedPrefixes for a StaticService that overlaps the networks of the cluster, see
+	// deniedPrefixes. Unset means false. A reference to a Secret of another namespace always requires a ReferenceGrant,
+	// except with legacyGrants.
 	//
 	// +optional
 	RequireReferenceGrants bool `json:"requireReferenceGrants,omitempty"`
 
-	// LegacyGrants lets listeners use TLS Secrets of other namespaces without a ReferenceGrant. It is a profile for
-	// migration from the existing system: every Gateway of the class can then use every TLS Secret of the cluster. Each
-	// listener that does so has condition DeprecatedInput with the missing ReferenceGrant. Only the GatewayConfig of
-	// the GatewayClass can set it. Unset means false.
+	// LegacyGrants lets listeners use TLS Secrets of other namespaces without a ReferenceGrant. It is only for
+	// migration from the existing system, because every Gateway of the class can then use every TLS Secret of the
+	// cluster. Condition DeprecatedInput of each listener that uses such a Secret names the missing ReferenceGrant.
+	// Only the GatewayConfig of the GatewayClass can set it. Unset means false.
 	//
 	// +optional
 	LegacyGrants bool `json:"legacyGrants,omitempty"`
@@ -184,31 +185,33 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:Maximum=2147483647
 	UserQuota int32 `json:"userQuota,omitempty"`
 
-	// SourceQuota is the maximum number of concurrent allocations of one client address, in IPv6 of one /64, in a
-	// dataplane pod. 0 means no limit. The people of an office share one address, and a browser has an allocation for
-	// each TURN URL and connection. It does not apply to addresses of private networks and of the host of the pod.
+	// SourceQuota is the maximum number of concurrent allocations of one client address in a dataplane pod. All IPv6
+	// addresses of a /64 prefix count as one address. 0 means no limit. Allow enough for an office whose users share
+	// one address: a browser has an allocation for each TURN URL and connection. The quota does not apply to addresses
+	// of private networks and of the host of the pod.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	SourceQuota int32 `json:"sourceQuota,omitempty"`
 
-	// SessionByteRate is the maximum payload of one allocation, in bytes a second and direction. Excess packets are
-	// dropped. 0 means no limit.
+	// SessionByteRate is the maximum payload of one allocation, in bytes per second in each direction. Excess packets
+	// are dropped. 0 means no limit.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	SessionByteRate int64 `json:"sessionByteRate,omitempty"`
 
-	// UserByteRate is the maximum payload of all allocations of one user in a dataplane pod, in bytes a second and
-	// direction. Excess packets are dropped. 0 means no limit.
+	// UserByteRate is the maximum payload of all allocations of one user in a dataplane pod, in bytes per second in
+	// each direction. Excess packets are dropped. 0 means no limit.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UserByteRate int64 `json:"userByteRate,omitempty"`
 
-	// DeniedBackends are Services that no route of the Gateways can reach. Unset means those of namespace kube-system.
-	// An empty list denies none. It does not apply to StaticServices, which deniedPrefixes and clusterAccess restrict.
+	// DeniedBackends are Services that no route of the Gateways can reach. Unset means the Services of namespace
+	// kube-system. An empty list denies none. The list does not apply to StaticServices, which deniedPrefixes and
+	// clusterAccess restrict.
 	//
 	// +optional
 	// +listType=atomic
@@ -216,10 +219,11 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	DeniedBackends []DeniedBackend `json:"deniedBackends,omitzero"`
 
-	// DeniedPrefixes are CIDR prefixes that no StaticService may contain a part of, except in allowedPrefixes. Unset means
-	// none, or, with requireReferenceGrants, the pod networks of nodes and the blocks of addresses, /24 or /64, of the
-	// Services and pods that the operator knows; list the networks of the cluster here to deny them completely. In a
-	// GatewayConfig that a Gateway references, they are in force in addition to those of the GatewayClass.
+	// DeniedPrefixes are CIDR prefixes that no StaticService may overlap, except in allowedPrefixes. Unset means none.
+	// With requireReferenceGrants, unset means the pod networks of nodes, and the /24 or /64 blocks that contain the
+	// addresses of the Services and pods of the cluster. To deny the networks of the cluster completely, list them
+	// here. The prefixes in a GatewayConfig that a Gateway references are in force in addition to those of the
+	// GatewayClass.
 	//
 	// +optional
 	// +listType=atomic
@@ -227,8 +231,8 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:XValidation:message="each entry must be a CIDR prefix such as 192.0.2.0/24",rule="self.all(p, isCIDR(p))"
 	DeniedPrefixes []CIDR `json:"deniedPrefixes,omitempty"`
 
-	// AllowedPrefixes are CIDR prefixes that StaticServices may contain parts of, although deniedPrefixes or
-	// requireReferenceGrants deny these. Unset means none. Only the value in the GatewayConfig of the GatewayClass is
+	// AllowedPrefixes are CIDR prefixes that StaticServices may overlap although deniedPrefixes or
+	// requireReferenceGrants deny them. Unset means none. Only the value in the GatewayConfig of the GatewayClass is
 	// used. Addresses that clusterAccess denies stay excluded.
 	//
 	// +optional
@@ -237,17 +241,19 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:XValidation:message="each entry must be a CIDR prefix such as 192.0.2.0/24",rule="self.all(p, isCIDR(p))"
 	AllowedPrefixes []CIDR `json:"allowedPrefixes,omitempty"`
 
-	// ClusterAccess configures whether routes can reach the cluster itself: the addresses of nodes, the Service
-	// kubernetes of namespace default with the API servers behind it, and, through a StaticService, the addresses of
-	// Services of namespace kube-system and of the pods behind them. Unset means Deny. Only the value in the
-	// GatewayConfig of the GatewayClass is used. A pod on the host network stays reachable through its Service.
+	// ClusterAccess configures whether routes can reach the cluster itself. Deny excludes the addresses of nodes, and
+	// the Service kubernetes of namespace default with the API servers behind it. It also excludes the addresses of
+	// Services of namespace kube-system, and of the pods behind them, from StaticServices. Unset means Deny. Only the
+	// value in the GatewayConfig of the GatewayClass is used. A pod on the host network stays reachable through its
+	// Service.
 	//
 	// +optional
 	ClusterAccess ClusterAccess `json:"clusterAccess,omitempty"`
 
-	// AllowedAddresses are ranges, as CIDR prefixes, from which a Gateway may request its addresses, in spec.addresses or
-	// with an annotation for a load balancer. Clients are told the addresses in spec.addresses. Unset means none. Only the value in the GatewayConfig of the GatewayClass
-	// is used. With the file provider, Gateways need none.
+	// AllowedAddresses are CIDR prefixes from which a Gateway may request its addresses. A Gateway requests an address
+	// in spec.addresses, or with an annotation for a load balancer. Clients receive the addresses in spec.addresses.
+	// Unset means that a Gateway may request no address. Only the value in the GatewayConfig of the GatewayClass is
+	// used. With the file provider, a Gateway may request any address.
 	//
 	// +optional
 	// +listType=atomic
@@ -255,39 +261,41 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:XValidation:message="each range must be a CIDR prefix such as 192.0.2.0/24",rule="self.all(p, isCIDR(p))"
 	AllowedAddresses []CIDR `json:"allowedAddresses,omitempty"`
 
-	// NodeAddresses configures which addresses of nodes clients are told for a Service of type NodePort: ExternalOnly, or
-	// ExternalOrInternal for clusters whose clients reach the internal addresses, if no node has an external one. Unset
-	// means ExternalOnly. Only the value in the GatewayConfig of the GatewayClass is used.
+	// NodeAddresses configures which addresses of nodes clients receive for a Service of type NodePort. ExternalOnly
+	// means the external addresses. ExternalOrInternal means the internal addresses if no node has an external one; it
+	// is for clusters whose clients reach the internal addresses. Unset means ExternalOnly. Only the value in the
+	// GatewayConfig of the GatewayClass is used.
 	//
 	// +optional
 	NodeAddresses NodeAddresses `json:"nodeAddresses,omitempty"`
 
 	// LoadBalancerProvider is the provider of the load balancers of the Gateways. Condition LoadBalancerLimited of a
-	// Gateway says what the load balancers of this provider do not do for it. Unset means the provider that
-	// spec.service.loadBalancerClass of the Dataplane, the annotations of the Service or spec.providerID of the nodes
-	// name, if any does; none means that no controller serves Services of type LoadBalancer, other means a provider that
-	// is not listed. Only the value in the GatewayConfig of the GatewayClass is used.
+	// Gateway reports the features that the Gateway needs and that the load balancers of this provider lack. none means
+	// that no controller serves Services of type LoadBalancer. other means a provider that is not listed. If it is
+	// unset, the operator detects the provider by spec.service.loadBalancerClass of the Dataplane, by the annotations
+	// of the Service, or by spec.providerID of the nodes. Only the value in the GatewayConfig of the GatewayClass is
+	// used.
 	//
 	// +optional
 	LoadBalancerProvider LoadBalancerProvider `json:"loadBalancerProvider,omitempty"`
 
-	// SigningKey configures the key that signs ephemeral credentials: PerGateway for a key that is derived for each
-	// Gateway from the Secret and from namespace and name of the Gateway, or Shared for the shared secret itself, which
-	// all Gateways of the class use. Unset means PerGateway for a Secret that the operator has generated, and Shared
-	// for any other Secret, whose owner may sign credentials with it.
+	// SigningKey configures the key that signs ephemeral credentials. PerGateway means a key for each Gateway, which is
+	// derived from the shared secret and from the namespace and name of the Gateway. Shared means the shared secret
+	// itself, which all Gateways of the class use. Unset means PerGateway for a Secret that the operator has generated.
+	// For any other Secret it means Shared, because the owner of the Secret may sign credentials with it.
 	//
 	// +optional
 	SigningKey SigningKey `json:"signingKey,omitempty"`
 
-	// Budget limits the routes of a Gateway. A route that exceeds the limits is not served, and its status says so;
-	// other routes are served. In a GatewayConfig that a Gateway references, only values below those of the
+	// Budget limits the routes of a Gateway. A route that exceeds the limits is not served, and its status reports
+	// this. Other routes are served. In a GatewayConfig that a Gateway references, only values below those of the
 	// GatewayClass are used.
 	//
 	// +optional
 	Budget *Budget `json:"budget,omitempty"`
 
-	// STUNMode makes the Gateways plain STUN servers with any authType: clients learn their public address, and nothing
-	// is relayed.
+	// STUNMode makes the Gateways plain STUN servers, whatever authType is. Clients receive their public address, and
+	// nothing is relayed.
 	//
 	// +optional
 	STUNMode bool `json:"stunMode,omitempty"`
@@ -304,7 +312,7 @@ const (
 	ClusterAccessAllow ClusterAccess = "Allow"
 )
 
-// NodeAddresses configures which addresses of nodes clients are told.
+// NodeAddresses configures which addresses of nodes clients receive.
 //
 // +kubebuilder:validation:Enum=ExternalOnly;ExternalOrInternal
 type NodeAddresses string
@@ -363,9 +371,9 @@ const (
 )
 
 // Budget limits the routes of a Gateway. An endpoint is an address or a prefix with its ports: a StaticService of 10
-// prefixes in a route with two ports is 20 endpoints. A backend without endpoints counts as one. If the routes of
-// several namespaces exceed a limit, each namespace has an equal share. Within a namespace the oldest routes are served
-// first.
+// prefixes in a route with two ports counts as 20 endpoints. A backend without endpoints counts as one. If the routes
+// of several namespaces exceed a limit, each namespace has an equal share. Within a namespace the oldest routes are
+// served first.
 type Budget struct {
 	// Routes is the maximum number of UDPRoutes of a Gateway, from 1 to 10000. Unset or 0 means 2000.
 	//
@@ -389,8 +397,9 @@ type Budget struct {
 	// +kubebuilder:validation:Maximum=200000
 	Endpoints int32 `json:"endpoints,omitempty"`
 
-	// EndpointsPerNamespace is the maximum number of endpoints of the UDPRoutes of a namespace at all Gateways of any
-	// namespace together, from 1 to 2000000. The routes at the oldest Gateways are served first. Unset or 0 means 131072.
+	// EndpointsPerNamespace is the maximum number of endpoints of all UDPRoutes of one namespace, at all Gateways of
+	// all namespaces together, from 1 to 2000000. The routes at the oldest Gateways are served first. Unset or 0 means
+	// 131072.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -5,9 +5,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // KindRevocation is the name of the kind Revocation.
 const KindRevocation = "Revocation"
 
-// Revocation refuses time-limited credentials before they expire: those of a user that were issued before a time, or a
-// single one. The Gateways of its namespace end the sessions with these credentials, and accept no new ones. A deleted
-// Revocation has no effect any more.
+// Revocation refuses ephemeral credentials before they expire: all credentials of a user that were issued before a
+// given time, or a single credential. The Gateways of its namespace end the sessions with these credentials, and accept
+// no new sessions with them. When the Revocation is deleted, the credentials are accepted again until they expire.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -47,22 +47,23 @@ type RevocationSpec struct {
 	// +kubebuilder:validation:MaxLength=508
 	User string `json:"user,omitempty"`
 
-	// Credential is the whole user name of a single time-limited credential, such as `1893456000:alice`.
+	// Credential is the whole user name of a single ephemeral credential, such as `1893456000:alice`.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=508
 	Credential string `json:"credential,omitempty"`
 
-	// IssuedBefore is the time from which on new credentials of the user are accepted. Unset means one second after the
-	// creation of the object; in a folder, where objects have no creation time, it must be set. A credential without a time
-	// of issue, which the auth service adds for revoked users, counts as issued before.
+	// IssuedBefore is a time. Credentials of the user that were issued before it are refused. Unset means one second
+	// after the creation of the object. With the file provider it must be set, because objects in a folder have no
+	// creation time. A credential that contains no time of issue counts as issued before. The auth service adds the
+	// time of issue to the credentials of revoked users.
 	//
 	// +optional
 	IssuedBefore *metav1.Time `json:"issuedBefore,omitempty"`
 
-	// Until is when the last of the refused credentials has expired. From then on the object has no effect. Unset means 366
-	// days after issuedBefore, or an hour after the expiry of credential.
+	// Until is the time at which the last refused credential has expired. After that time the object has no effect.
+	// Unset means 366 days after issuedBefore or, for a single credential, one hour after its expiry.
 	//
 	// +optional
 	Until *metav1.Time `json:"until,omitempty"`

@@ -91,7 +91,8 @@ type BackendRef struct {
 	Namespace *gatewayv1.Namespace `json:"namespace,omitempty"`
 
 	// Port is the only port that clients can reach, or with endPort the first port of a range. Without port, clients
-	// can reach all ports. It is a port of the pods, and for the cluster IP of a Service the port of the Service.
+	// can reach all ports. At the addresses of pods it is a port of the pods. At the cluster IP of a Service it is a
+	// port of the Service.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1

@@ -84,13 +84,13 @@ func (i Identity) User(username string) (string, error) {
 }
 
 // MayRevoke reports whether the caller may revoke the credentials of a user id.
-func (i Identity) MayRevoke(userID string) bool { return i.concerns(i.Grant.Revoke, userID) }
+func (i Identity) MayRevoke(userID string) bool { return i.covers(i.Grant.Revoke, userID) }
 
 // MayReadUsage reports whether the caller may read the usage of a user id.
-func (i Identity) MayReadUsage(userID string) bool { return i.concerns(i.Grant.Usage, userID) }
+func (i Identity) MayReadUsage(userID string) bool { return i.covers(i.Grant.Usage, userID) }
 
-// concerns reports whether a right of the caller concerns a user id.
-func (i Identity) concerns(whose Whose, userID string) bool {
+// covers reports whether a right of the caller includes a user id.
+func (i Identity) covers(whose Whose, userID string) bool {
 	switch {
 	case whose == Anybody:
 		return true
@@ -99,7 +99,7 @@ func (i Identity) concerns(whose Whose, userID string) bool {
 	case !i.Chooses():
 		return userID == i.UserID
 	}
-	return i.user.forms(userID)
+	return i.user.canProduce(userID)
 }
 
 // withUserID completes an identity with the user id that the policy imposes.
@@ -140,11 +140,11 @@ var hashedID = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
 // userID encodes the claim "sub" as the user id of a TURN user name, in which a colon separates expiry and user id.
 // Different subjects have different user ids, because quotas depend on them. Subjects of Kubernetes service accounts
 // contain colons, so colons are escaped and not refused.
-func userID(subject string) (string, error) { return fit(subject, escaper.Replace(subject)) }
+func userID(subject string) (string, error) { return boundedID(subject, escaper.Replace(subject)) }
 
-// fit returns id. If id is too long, it returns "sha256-" with the hash of text instead. It also hashes a text that
-// already has this form, so that two different texts never have the same user id.
-func fit(text, id string) (string, error) {
+// boundedID returns id. If id is too long, it returns "sha256-" with the hash of text instead. It also hashes a text
+// that already has this form, so that two different texts never have the same user id.
+func boundedID(text, id string) (string, error) {
 	switch {
 	case text == "":
 		return "", errors.New("it is missing")

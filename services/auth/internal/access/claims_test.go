@@ -202,7 +202,7 @@ func TestJ03InventedKeyIDsDoNotBlockOtherSources(t *testing.T) {
 				ended <- struct{}{}
 			}()
 		}
-		synctest.Wait() // one of them fetches, and the others wait for it
+		synctest.Wait() // one request fetches the keys, and the others wait for it
 		newcomers := make(chan error, 20)
 		for n := range cap(newcomers) {
 			go func() {

@@ -118,12 +118,12 @@ func (t Template) id(username string) (string, error) {
 		text.WriteString(p.text)
 		id.WriteString(escaper.Replace(p.text))
 	}
-	return fit(text.String(), id.String())
+	return boundedID(text.String(), id.String())
 }
 
-// forms reports whether the template can result in a user id. It cannot result in a hashed user id, because the user
-// name cannot be derived from the hash.
-func (t Template) forms(userID string) bool {
+// canProduce reports whether the template can result in a user id. It cannot result in a hashed user id, because the
+// user name cannot be derived from the hash.
+func (t Template) canProduce(userID string) bool {
 	if t.parts == nil {
 		t = chosenTemplate
 	}

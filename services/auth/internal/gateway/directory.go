@@ -33,16 +33,16 @@ type Directory struct {
 const maxFormer = 10_000
 
 type snapshot struct {
-	gateways  []*Gateway             // sorted by namespace and name; neither the list nor its elements are changed
-	names     map[[2]string]*Gateway // by namespace and name
-	contacted time.Time              // time of the first contact with the source
-	ready     bool                   // a config has been received
-	changed   time.Time              // time of the last received config
-	lost      time.Time              // time of the disconnect from the source; zero while connected
-	logged    bool                   // the disconnect has been logged
-	ahead     time.Duration          // this clock minus the source's clock, at the last connection
-	agreed    bool                   // the clocks differed by at most maxSkew at some connection
-	problem   string                 // why the directory is not ready
+	gateways     []*Gateway             // sorted by namespace and name; neither the list nor its elements are changed
+	names        map[[2]string]*Gateway // by namespace and name
+	contacted    time.Time              // time of the first contact with the source
+	ready        bool                   // a config has been received
+	changed      time.Time              // time of the last received config
+	lost         time.Time              // time of the disconnect from the source; zero while connected
+	lossLogged   bool                   // the disconnect has been logged
+	ahead        time.Duration          // this clock minus the source's clock, at the last connection
+	clocksAgreed bool                   // the clocks differed by at most maxSkew at some connection
+	problem      string                 // why the directory is not ready
 	// list reports whether the source has sent all configs; nil if the source does not report it.
 	list *discovery.List
 	// unusable says by id why a config was not used: its secrets are hidden, or it was rejected. The map is replaced, and never changed.
@@ -226,7 +226,7 @@ func (d *Directory) compareClocks(next *snapshot, ahead *time.Duration) {
 			"ahead of the operator", *ahead)
 		return
 	}
-	next.agreed = next.agreed || next.ahead.Abs() <= maxSkew
+	next.clocksAgreed = next.clocksAgreed || next.ahead.Abs() <= maxSkew
 }
 
 // ErrClocks is the error of Ready and Synced while the clocks of the service and of the operator differ too much.
@@ -236,7 +236,7 @@ var ErrClocks = errors.New("the clocks differ: set the clocks of the nodes by NT
 // become ready: with a wrong clock, credentials would expire early or late. Once the clocks have agreed it always
 // returns nil, because a later difference may be an error of the operator's clock.
 func (s *snapshot) clock() error {
-	if s.agreed || s.ahead.Abs() <= maxSkew {
+	if s.clocksAgreed || s.ahead.Abs() <= maxSkew {
 		return nil
 	}
 	return fmt.Errorf(
@@ -247,10 +247,10 @@ func (s *snapshot) clock() error {
 // disconnect records that the connection to the source of configs was lost. It logs only the first of several errors in
 // a row.
 func (d *Directory) disconnect(next *snapshot, err error) {
-	if !next.logged {
+	if !next.lossLogged {
 		d.log.Warn("config discovery is not available, keep known gateways", "error", err)
 	}
-	next.logged = true
+	next.lossLogged = true
 	next.lost = cmp.Or(next.lost, d.now())
 }
 
@@ -301,7 +301,7 @@ func (s *snapshot) connect(now time.Time) {
 	if s.contacted.IsZero() {
 		s.contacted = now
 	}
-	s.lost, s.logged = time.Time{}, false
+	s.lost, s.lossLogged = time.Time{}, false
 }
 
 // remove removes a gateway from a snapshot. It changes a copy of the slice, because readers of the previous snapshot

@@ -18,21 +18,21 @@ type outcome struct {
 	user    string
 	granted bool     // the request was not refused; the answer may contain no credential
 	grants  []grant  // the grants with a credential
-	did     *deed    // of a request that was answered and is not about credentials
+	effect  *effect  // of a request that was answered and is not about credentials
 	failure *failure // nil if the request was not refused
 }
 
-// deed is the effect of a request: the text of its line in the audit log, and its fields.
-type deed struct {
+// effect is what a request has changed or returned: the text of its line in the audit log, and the fields of the line.
+type effect struct {
 	text string
 	line []slog.Attr
 }
 
-// audit logs one line for each request that got credentials, and for each that was refused. Of the refused requests
-// with one reason, maxLines a minute have the level of their reason, and the other lines have level DEBUG. The line
-// contains the user id of the TURN user names, except if all credentials are fixed, because their user names may come
-// from a Secret. Passwords are never logged, and neither is the text of a request: the names of its parameters may be
-// long.
+// audit logs one line for each request that was refused, or that got credentials, changed revocations or read usage.
+// For each reason of a refusal, maxLines lines a minute have the level of the reason, and the other lines have level
+// DEBUG. The line contains the user id of the TURN user names. It does not if all credentials are static, because their
+// user names may come from a Secret. Passwords are never logged, and neither is the text of a request: the names of its
+// parameters may be long.
 func (s server) audit(ctx context.Context, o *outcome, now time.Time) {
 	switch {
 	case o.failure != nil:
@@ -42,8 +42,8 @@ func (s server) audit(ctx context.Context, o *outcome, now time.Time) {
 			level = slog.LevelDebug
 		}
 		s.Audit.LogAttrs(ctx, level, "refused request", o.line(ctx, suppressed)...)
-	case o.did != nil:
-		s.Audit.LogAttrs(ctx, slog.LevelInfo, o.did.text, o.line(ctx, 0)...)
+	case o.effect != nil:
+		s.Audit.LogAttrs(ctx, slog.LevelInfo, o.effect.text, o.line(ctx, 0)...)
 	case !o.granted: // a file of the test page, or a CORS preflight
 	case len(o.grants) == 0:
 		s.Audit.LogAttrs(ctx, slog.LevelInfo, "gave no credential", o.line(ctx, 0)...) // the gateways serve STUN only
@@ -55,8 +55,8 @@ func (s server) audit(ctx context.Context, o *outcome, now time.Time) {
 
 func (o *outcome) line(ctx context.Context, suppressed uint64) (line []slog.Attr) {
 	switch {
-	case o.failure == nil && o.did != nil:
-		line = o.did.line
+	case o.failure == nil && o.effect != nil:
+		line = o.effect.line
 	case o.failure == nil:
 		line = o.credentials()
 	default:

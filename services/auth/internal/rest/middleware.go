@@ -274,7 +274,7 @@ func checkBody(next http.Handler) http.Handler {
 			r.Body = io.NopCloser(bytes.NewReader(body))
 		}
 		if len(body) == 0 {
-			r.Header.Del("Content-Type") // it has no meaning without a body, and the generated binding would parse it
+			r.Header.Del("Content-Type") // without a body the header has no meaning, and the generated binding would parse it
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -138,7 +138,7 @@ func TestNearestRegionComesFirst(t *testing.T) {
 func TestOperatorsSeeOnlyTheirOwnCluster(t *testing.T) {
 	k := newKeys(t)
 	w := newThreeRegions(t, k)
-	w.ask(t, k, `{}`, "10.3.0.1", nil) // nrt and fra
+	w.ask(t, k, `{}`, "10.3.0.1", nil) // clusters nrt and fra issue credentials
 	if logs := w.logs.String(); !strings.Contains(logs, "nrt/media/oslo") || !strings.Contains(logs, "fra/media/oslo") ||
 		strings.Contains(logs, "iad/media/oslo") {
 		t.Errorf("the audit log is %s", logs)

@@ -80,7 +80,7 @@ func (s server) CreateRevocation(
 		return nil, s.storeFailure(ctx, err)
 	}
 	noteRevocation(ctx, "revoked", list[0])
-	return CreateRevocation201JSONResponse(shown(list)), nil
+	return CreateRevocation201JSONResponse(apiRevocation(list)), nil
 }
 
 // extend makes revocations end no earlier than those that they replace. The service may have restarted since, and then
@@ -105,7 +105,7 @@ func (s server) ListRevocations(
 	}
 	out := ListRevocations200JSONResponse{Revocations: []Revocation{}}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
-		out.Revocations = append(out.Revocations, shown(byID[id]))
+		out.Revocations = append(out.Revocations, apiRevocation(byID[id]))
 	}
 	return out, nil
 }
@@ -251,8 +251,8 @@ func subjectOf(body RevocationRequest, who *access.Identity, now time.Time) (r c
 	return credential.Revocation{Credential: text, Until: until}, nil
 }
 
-// targets returns the gateways of a revocation by namespace, and when the last of their credentials expires that may have
-// been issued until now. A namespace with an empty list means all of its gateways, also future ones.
+// targets returns the gateways of a revocation by namespace. last is the latest expiry of the credentials that these
+// gateways may have issued until now. A namespace with an empty list means all of its gateways, also future ones.
 func (s server) targets(
 	ctx context.Context, who *access.Identity, names *[]GatewayName, now time.Time,
 ) (_ map[string][]string, last time.Time, _ error) {
@@ -339,8 +339,8 @@ func namesIn(r revoke.Revocation) (names []string) {
 	return names
 }
 
-// shown returns the answer about revocations with one ID.
-func shown(list []revoke.Revocation) Revocation {
+// apiRevocation returns the answer about revocations with one ID.
+func apiRevocation(list []revoke.Revocation) Revocation {
 	first := list[0]
 	out := Revocation{ID: first.ID, Until: time.Unix(first.Until, 0).UTC(), Gateways: []string{}}
 	if first.User != "" {
@@ -383,7 +383,7 @@ func noteRevocation(ctx context.Context, did string, r revoke.Revocation) {
 		name, _ := credential.ParseUsername(r.Credential)
 		user = name.UserID
 	}
-	callOf(ctx).outcome.did = &deed{"changed revocation", []slog.Attr{
+	callOf(ctx).outcome.effect = &effect{"changed revocation", []slog.Attr{
 		slog.String("change", did), slog.String("revocation", r.ID), slog.String("user", strings.ToValidUTF8(user, "")),
 	}}
 }

@@ -60,7 +60,7 @@ func full(namespace string) *memory {
 	for i := range 1000 {
 		r := revoke.Revocation{Namespace: namespace, ID: fmt.Sprint("user-", i), By: fmt.Sprint(i % 4)}
 		r.User, r.Until = fmt.Sprint(i), now.Unix()+60
-		_ = m.Put(context.Background(), r) // it has no error
+		_ = m.Put(context.Background(), r) // the store returns no error
 	}
 	return m
 }

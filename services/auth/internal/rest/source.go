@@ -14,7 +14,6 @@ const (
 	Forwarded     = "Forwarded" // RFC 7239
 )
 
-// source is the source of a request.
 type source struct {
 	// addr is the address of the client, or of the proxy if the proxy did not send a readable client address.
 	addr netip.Addr

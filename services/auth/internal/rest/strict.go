@@ -18,8 +18,8 @@ import (
 // scope, if it has a scope.
 type form struct {
 	fields, gateways, scope []string
-	// blank returns a pointer to an empty body.
-	blank func() any
+	// newBody returns a pointer to an empty body.
+	newBody func() any
 }
 
 // forms are the bodies whose fields are checked, by path.
@@ -54,7 +54,7 @@ func (fm form) checkFields(body []byte) *failure {
 	if f := fm.checkNull(body); f != nil {
 		return f
 	}
-	found, err := strict.UnmarshalStrict(body, fm.blank(), strict.DisallowDuplicateFields, strict.DisallowUnknownFields)
+	found, err := strict.UnmarshalStrict(body, fm.newBody(), strict.DisallowDuplicateFields, strict.DisallowUnknownFields)
 	if err != nil {
 		return nil
 	}

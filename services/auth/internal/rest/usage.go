@@ -210,5 +210,5 @@ func noteUsage(ctx context.Context, q inspection.UsageQuery, asked []usage.Gatew
 	if q.User != "" {
 		line = append(line, slog.String("user", strings.ToValidUTF8(q.User, "")))
 	}
-	callOf(ctx).outcome.did = &deed{"gave usage", line}
+	callOf(ctx).outcome.effect = &effect{"gave usage", line}
 }

@@ -54,8 +54,8 @@ func (o *operator) Inspect(_ context.Context, id, path string, values url.Values
 	return inspection.List{Gateway: id, Items: []inspection.Item{{Pod: "p", Status: http.StatusOK, Body: body}}}, err
 }
 
-// usageService returns a service with an API key "secret" of shop, whose entry in the policy has further fields, and
-// with an operator, unless that is nil.
+// usageService returns a service with the API key "secret" of shop. fields are further fields of the entry of shop in
+// the policy. The service has an operator, unless the argument is nil.
 func usageService(t *testing.T, fields string, of *operator) *service {
 	c := rest.Clusters{Operators: map[string]discovery.Inspector{}}
 	if of != nil {

@@ -24,15 +24,16 @@ import (
 type Cluster struct {
 	origin, tokenFile string
 	client            *http.Client
-	// most is the maximum size in bytes of the objects of a namespace in a list. It is maxListedNamespace outside of
-	// tests.
-	most int64
+	// maxBytes is the maximum size in bytes of the objects of a namespace in a list. It is maxListedNamespace outside
+	// of tests.
+	maxBytes int64
 
-	// listing is held while crowded is in use.
+	// listing is held while oversized is in use.
 	listing sync.Mutex
-	// crowded are the revocations of namespaces whose objects exceed most. They are read again after the time forget.
-	crowded map[string][]Revocation
-	forget  time.Time
+	// oversized are the revocations of namespaces whose objects exceed maxBytes. They are read again after
+	// oversizedUntil.
+	oversized      map[string][]Revocation
+	oversizedUntil time.Time
 }
 
 const (
@@ -46,8 +47,8 @@ const (
 	// each of them: an object of this service has 1 kB, or 30 kB if it names 64 Gateways.
 	maxListedNamespace = 48 << 20
 	listedPrice        = 8 << 10
-	// crowdedInterval is the time between two reads of a namespace whose objects exceed this limit.
-	crowdedInterval = time.Minute
+	// oversizedInterval is the time between two reads of a namespace whose objects exceed this limit.
+	oversizedInterval = time.Minute
 	// maxListed is the maximum number of objects of all namespaces that are read.
 	maxListed = 100_000
 )
@@ -70,55 +71,55 @@ func OpenCluster(origin, tokenFile, caFile string) (*Cluster, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Proxy = nil // the token is for the API server only
 	transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-	return &Cluster{origin: "https://" + u.Host, tokenFile: tokenFile, most: maxListedNamespace, client: &http.Client{
+	return &Cluster{origin: "https://" + u.Host, tokenFile: tokenFile, maxBytes: maxListedNamespace, client: &http.Client{
 		Transport: transport, Timeout: requestTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// List implements Store. A namespace whose objects exceed the maximum size is read only once in crowdedInterval, and
+// List implements Store. A namespace whose objects exceed the maximum size is read only once in oversizedInterval, and
 // not completely, because a user with the right to write Revocations there can create objects of any size with the
 // label.
 func (c *Cluster) List(ctx context.Context) (all []Revocation, err error) {
 	c.listing.Lock()
 	defer c.listing.Unlock()
-	if now := time.Now(); now.After(c.forget) {
-		c.crowded, c.forget = map[string][]Revocation{}, now.Add(crowdedInterval)
+	if now := time.Now(); now.After(c.oversizedUntil) {
+		c.oversized, c.oversizedUntil = map[string][]Revocation{}, now.Add(oversizedInterval)
 	}
 	for {
-		read := reading{most: c.most}
+		read := reading{maxBytes: c.maxBytes}
 		if err := c.list(ctx, &read); err != nil {
 			return nil, fmt.Errorf("list revocations: %w", err)
 		}
-		if read.crowded == "" {
-			for _, part := range c.crowded {
+		if read.oversized == "" {
+			for _, part := range c.oversized {
 				read.all = append(read.all, part...)
 			}
 			return read.all, nil
 		}
-		if _, again := c.crowded[read.crowded]; again {
-			return nil, fmt.Errorf("list revocations: the API server ignores metadata.namespace!=%s", read.crowded)
+		if _, again := c.oversized[read.oversized]; again {
+			return nil, fmt.Errorf("list revocations: the API server ignores metadata.namespace!=%s", read.oversized)
 		}
-		c.crowded[read.crowded] = slices.DeleteFunc(read.all, func(r Revocation) bool {
-			return r.Namespace != read.crowded
+		c.oversized[read.oversized] = slices.DeleteFunc(read.all, func(r Revocation) bool {
+			return r.Namespace != read.oversized
 		})
 	}
 }
 
 // reading is the part of a list that was read so far.
 type reading struct {
-	all  []Revocation
-	most int64
+	all      []Revocation
+	maxBytes int64
 	// used are the bytes of each namespace, with listedPrice for each object.
 	used map[string]int64
-	// crowded is a namespace whose objects exceed most. The reading ended at it.
-	crowded string
+	// oversized is a namespace whose objects exceed maxBytes. The reading ended at it.
+	oversized string
 }
 
-// list reads the objects of all namespaces that are not crowded.
+// list reads the objects of all namespaces that are not oversized.
 func (c *Cluster) list(ctx context.Context, read *reading) error {
 	var others []string
-	for _, namespace := range slices.Sorted(maps.Keys(c.crowded)) {
+	for _, namespace := range slices.Sorted(maps.Keys(c.oversized)) {
 		others = append(others, "metadata.namespace!="+namespace)
 	}
 	query := url.Values{"labelSelector": {managedBy + "=" + manager}, "limit": {fmt.Sprint(pageSize)}}
@@ -133,7 +134,7 @@ func (c *Cluster) list(ctx context.Context, read *reading) error {
 			next, err = read.page(answer.Body)
 			err = errors.Join(err, answer.Body.Close())
 		}
-		if err != nil || next == "" || read.crowded != "" || len(read.all) > maxListed {
+		if err != nil || next == "" || read.oversized != "" || len(read.all) > maxListed {
 			return err
 		}
 		query.Set("continue", next)
@@ -162,7 +163,7 @@ func (r *reading) page(body io.Reader) (next string, err error) {
 			}
 			next = metadata.Continue
 		case "items":
-			if err := r.items(d); err != nil || r.crowded != "" {
+			if err := r.items(d); err != nil || r.oversized != "" {
 				return "", err
 			}
 		default:
@@ -186,8 +187,8 @@ func (r *reading) items(d *json.Decoder) error {
 		}
 		namespace := item.Metadata.Namespace
 		r.used[namespace] += d.InputOffset() - begun + listedPrice
-		if r.used[namespace] > r.most {
-			r.crowded = namespace
+		if r.used[namespace] > r.maxBytes {
+			r.oversized = namespace
 			return nil
 		}
 		item.Kind = kind // items of a list may lack the kind

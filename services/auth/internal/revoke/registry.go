@@ -50,10 +50,10 @@ type Registry struct {
 
 	mu    sync.RWMutex
 	known map[place]entry
-	// ofUser are the indexes of the revocations of each user, because each credential needs a lookup.
-	ofUser map[string][]place
-	// held are the numbers of revocations by namespace and caller, and by namespace and anyCaller.
-	held map[holder]int
+	// byUser are the indexes of the revocations of each user, because each credential needs a lookup.
+	byUser map[string][]place
+	// counts are the numbers of revocations by namespace and caller, and by namespace and anyCaller.
+	counts map[holder]int
 	// writes counts the writes to the store that have ended.
 	writes uint64
 }
@@ -89,7 +89,7 @@ func NewRegistry(store Store, now func() time.Time, log *slog.Logger) *Registry 
 
 // clear forgets all revocations. The caller holds mu.
 func (g *Registry) clear() {
-	g.known, g.ofUser, g.held = map[place]entry{}, map[string][]place{}, map[holder]int{}
+	g.known, g.byUser, g.counts = map[place]entry{}, map[string][]place{}, map[holder]int{}
 }
 
 // Run reads the store at intervals until ctx ends, and deletes revocations that have expired.
@@ -160,10 +160,10 @@ func (g *Registry) remember(e entry) {
 	g.forget(at)
 	g.known[at] = e
 	for _, h := range holdersOf(e.Revocation) {
-		g.held[h]++
+		g.counts[h]++
 	}
 	if e.User != "" {
-		g.ofUser[e.User] = append(g.ofUser[e.User], at)
+		g.byUser[e.User] = append(g.byUser[e.User], at)
 	}
 }
 
@@ -175,16 +175,16 @@ func (g *Registry) forget(at place) {
 	}
 	delete(g.known, at)
 	for _, h := range holdersOf(e.Revocation) {
-		if g.held[h]--; g.held[h] <= 0 {
-			delete(g.held, h)
+		if g.counts[h]--; g.counts[h] <= 0 {
+			delete(g.counts, h)
 		}
 	}
 	if e.User == "" {
 		return
 	}
-	places := slices.DeleteFunc(g.ofUser[e.User], func(p place) bool { return p == at })
-	if g.ofUser[e.User] = places; len(places) == 0 {
-		delete(g.ofUser, e.User)
+	places := slices.DeleteFunc(g.byUser[e.User], func(p place) bool { return p == at })
+	if g.byUser[e.User] = places; len(places) == 0 {
+		delete(g.byUser, e.User)
 	}
 }
 
@@ -238,7 +238,7 @@ func (g *Registry) reserve(list []Revocation) (fit []Revocation, full []string) 
 	defer g.mu.Unlock()
 	for _, r := range list {
 		holders := holdersOf(r)
-		namespace, caller := g.held[holders[0]], g.held[holders[1]]
+		namespace, caller := g.counts[holders[0]], g.counts[holders[1]]
 		if old, known := g.known[placeOf(r)]; known {
 			namespace--
 			if old.By == r.By {
@@ -282,7 +282,7 @@ func (g *Registry) IssuedBefore(namespace, gateway, userID string, now time.Time
 	}
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	for _, at := range g.ofUser[userID] {
+	for _, at := range g.byUser[userID] {
 		r := g.known[at]
 		if r.Namespace == namespace && r.User == userID && r.InForce(now) &&
 			(len(r.Gateways) == 0 || slices.Contains(r.Gateways, gateway)) {

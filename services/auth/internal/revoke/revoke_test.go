@@ -38,11 +38,11 @@ func revocation(namespace, user string, until time.Time) Revocation {
 type server struct {
 	mu      sync.Mutex
 	objects map[string]json.RawMessage // by path
-	version int                        // of the last object that was written
-	status  int                        // of each answer if not 0
+	version int                        // resourceVersion of the object that was written last
+	status  int                        // HTTP status of every answer, unless 0
 	paths   []string
-	page    int    // size of a page if not 0
-	refuse  string // part of the paths of objects that are refused if not ""
+	page    int    // objects of a page, unless 0
+	refuse  string // requests whose path contains this text are refused, unless ""
 	// truncate cuts the last bytes of lists.
 	truncate int
 }
@@ -264,7 +264,7 @@ func TestFloodedNamespaceLeavesOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, api := newCluster(t)
-			api.page, c.most = pageSize, 1<<20
+			api.page, c.maxBytes = pageSize, 1<<20
 			until := time.Now().Add(time.Hour)
 			want := map[string]bool{}
 			for _, namespace := range []string{"a-before", "z-after"} {
@@ -582,7 +582,7 @@ func TestNumberOfRevocationsIsBounded(t *testing.T) {
 	if _, err := b.read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if len(b.known)+len(b.held)+len(b.ofUser) != 0 {
+	if len(b.known)+len(b.counts)+len(b.byUser) != 0 {
 		t.Errorf("%d revocations are left after the read of an empty store", len(b.known))
 	}
 }

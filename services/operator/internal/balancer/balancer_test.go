@@ -193,7 +193,7 @@ func TestUnknownLimitsNothing(t *testing.T) {
 	}
 }
 
-// A load balancer without UDP has no limits about UDP in addition.
+// A load balancer that serves no UDP has only this limit: limits about the ports and health checks of UDP are left out.
 func TestLimitsThatPresupposeUDP(t *testing.T) {
 	no := Ability{Support: No}
 	p := Provider{UDP: no, Mixed: no, SamePort: no, Health: no}

@@ -103,7 +103,6 @@ func (p Provider) found() string {
 	return strings.Join(ways, ", ")
 }
 
-// section returns the section of a provider.
 func (p *Provider) section() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n## %s\n\n%s.\n", p.Name, upper(p.Title))

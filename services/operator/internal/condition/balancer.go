@@ -5,15 +5,16 @@ import (
 	"strings"
 )
 
-// BalancerLimit warns that the load balancer of Services does not do something that the Gateway needs. balancer is the subject of the sentence, problem continues it, and remedy starts with a verb.
+// BalancerLimit warns that the load balancer of Services lacks a feature that the Gateway needs. The message is the
+// sentence "BALANCER PROBLEM", followed by the remedy, which starts with a verb.
 func BalancerLimit(services []string, balancer, problem, remedy string) Finding {
 	return finding(ReasonWarning, "Service %s: %s %s", strings.Join(services, " and Service "), balancer, problem).
 		remedy("%s", remedy)
 }
 
-// BalancerOf adds to the last remedy of condition LoadBalancerLimited where the provider is described. scheme is the
-// beginning of spec.providerID if the provider was found by the nodes, which may have another provider than the load
-// balancers. Otherwise scheme is empty.
+// BalancerOf adds the page about the provider to the last remedy of condition LoadBalancerLimited. scheme is the
+// beginning of spec.providerID if the provider was detected by the nodes, because their provider may differ from that
+// of the load balancers. Otherwise scheme is empty.
 func BalancerOf(f Finding, provider, scheme string) Finding {
 	note := fmt.Sprintf("provider %s is described in docs/providers.md#%s", provider, provider)
 	if scheme != "" {

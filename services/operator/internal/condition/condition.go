@@ -37,11 +37,11 @@ const (
 	// InsecureInlineCredentials warns that the GatewayConfig itself contains a secret. Everyone who may read the
 	// GatewayConfig sees the secret.
 	InsecureInlineCredentials = "InsecureInlineCredentials"
-	// OffloadUnavailable warns, on a Dataplane and on a Gateway, that media is not, or not as requested, forwarded in the
-	// kernel.
+	// OffloadUnavailable warns, on a Dataplane and on a Gateway, that the kernel does not forward media, or not by the
+	// requested engine.
 	OffloadUnavailable = "OffloadUnavailable"
-	// LoadBalancerLimited warns, on a Gateway, that the load balancers of the provider do not serve its Services as it
-	// needs it.
+	// LoadBalancerLimited warns, on a Gateway, that the load balancers of the provider lack features that its Services
+	// need.
 	LoadBalancerLimited = "LoadBalancerLimited"
 	// DeprecatedInput warns that an object has a notation that is accepted only for migration from the existing system.
 	DeprecatedInput = "DeprecatedInput"

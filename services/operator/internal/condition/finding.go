@@ -35,8 +35,8 @@ type Cause struct {
 // OK reports whether the rule is satisfied.
 func (f Finding) OK() bool { return f.Reason == "" }
 
-// As returns a copy of the finding with another reason, because the condition of another object may need another reason
-// for the same problem.
+// As returns a copy of the finding with another reason. The conditions of two objects may need different reasons for
+// the same problem.
 func (f Finding) As(reason string) Finding {
 	if !f.OK() {
 		f.Reason = reason
@@ -53,8 +53,8 @@ func (f Finding) Message() string {
 	return strings.Join(append(parts, f.notes...), "; ")
 }
 
-// Findings returns the causes as findings. Objects and fields of causes that have none are empty, and so is the
-// severity.
+// Findings returns the causes as findings. The object or field of a finding is empty if its cause has none. The
+// severity is always empty.
 func (f Finding) Findings() (all []api.Finding) {
 	for _, c := range f.Causes {
 		all = append(all, api.Finding{
@@ -108,7 +108,7 @@ func (f Finding) about(field string) Finding {
 	return f
 }
 
-// part sets the field to a field of the present one.
+// part sets the field to a field inside the present field.
 func (f Finding) part(name string) Finding { return f.about(f.Causes[0].Field + "." + name) }
 
 // dependsOn sets the other object, which the problem names already.

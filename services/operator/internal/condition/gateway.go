@@ -105,7 +105,7 @@ func AnnotationsTooLarge(size, limit int) Finding {
 		remedy("remove some")
 }
 
-// MetadataTooLong means that more labels and annotations would be copied to generated objects than the operator copies.
+// MetadataTooLong means that the labels and annotations to copy to generated objects exceed the limit of the operator.
 func MetadataTooLong(number, limit int) Finding {
 	return finding(ReasonPending, "metadata, spec.infrastructure and the GatewayConfig have %d labels and annotations together, and at most %d are copied to objects", number, limit).
 		remedy("remove some")
@@ -215,21 +215,21 @@ func PortConflict(network string, port int32, other string) Finding {
 	return finding(ReasonProtocolConflict, "%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports", network, port, other).about("port")
 }
 
-// PortHeld means that the spec gives the port to two listeners, and that it is published for the other one.
+// PortHeld means that two listeners of the spec have the same port, which the published config gives to the other
+// listener.
 func PortHeld(network string, port int32, other string) Finding {
 	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before", network, port, other).about("port").
 		remedy("correct or remove that listener, or use another port")
 }
 
-// PortOfProcess means that the health check or metrics endpoint of the dataplane already uses the listener's port in
-// the pod.
+// PortOfProcess means that the health or metrics endpoint of the dataplane uses the port of the listener in the pod.
 func PortOfProcess(port int32, use string) Finding {
 	return finding(ReasonPortUnavailable, "tcp port %d of the pod is that of its %s", port, use).about("port").
 		remedy("use another port, or another one in the pod with annotation stunner.l7mp.io/targetport")
 }
 
-// HostPortTaken means that another Gateway uses the port of the listener on the nodes. user is the part of that Gateway
-// that uses it.
+// HostPortTaken means that another Gateway uses the port of the listener on the nodes. user is the listener or endpoint
+// of that Gateway that has the port.
 func HostPortTaken(network string, port int32, user string) Finding {
 	return finding(ReasonPortUnavailable, "%s port %d of the nodes is that of %s, whose pods are in the host network too", network, port, user).about("port").
 		remedy("use another port, or keep the pods on different nodes with spec.affinity of two Dataplanes")
@@ -243,16 +243,16 @@ func HostPortLeft(use string, port int32, user, annotation string) Finding {
 	).remedy("set annotation %s to another port, or keep the pods on different nodes with spec.affinity of two Dataplanes", annotation)
 }
 
-// UnknownPortLeft warns that the pods serve no probes or metrics, because their port may be that of another Gateway, whose
-// parameters are not known. use is the purpose of the port, user the other Gateway with its use.
+// UnknownPortLeft warns that the pods serve no probes or metrics, because another Gateway, whose parameters are not
+// known, may use their port. use is the purpose of the port, user the other Gateway with its use.
 func UnknownPortLeft(use string, port int32, user, annotation string) Finding {
 	return finding(ReasonWarning,
 		"the pods have no %s: tcp port %d of the nodes may be that of %s, whose GatewayConfig or Dataplane cannot be used", use, port, user,
 	).remedy("set annotation %s to another port, or correct that Gateway", annotation)
 }
 
-// HeldPortLeft warns that the pods serve no probes or metrics, because a listener that stays as published has their port in
-// the pod. use is the purpose of the port, user the listener.
+// HeldPortLeft warns that the pods serve no probes or metrics, because a listener whose published config stays in use
+// has their port in the pod. use is the purpose of the port, user the listener.
 func HeldPortLeft(use string, port int32, user, annotation string) Finding {
 	return finding(ReasonWarning,
 		"the pods have no %s: tcp port %d of the pod is that of %s, which stays as it was published", use, port, user,
@@ -271,8 +271,8 @@ func PassthroughUnsupported(mode string) Finding {
 		advice("use Terminate")
 }
 
-// RouteSelectorInvalid means that allowedRoutes.namespaces.selector cannot be read, so that it is unknown which routes the
-// listener allows.
+// RouteSelectorInvalid means that allowedRoutes.namespaces.selector cannot be read, so that the operator cannot
+// determine which routes the listener allows.
 func RouteSelectorInvalid(err error) Finding {
 	return finding(ReasonUnsupportedValue, "allowedRoutes.namespaces.selector is invalid: %v", err).about("allowedRoutes.namespaces.selector").
 		remedy("correct the selector")
@@ -348,7 +348,7 @@ func (f Finding) noted(texts ...string) Finding {
 	return f
 }
 
-// ServiceType warns that the requested Service type is not possible. taken is the type that is used instead.
+// ServiceType warns that the requested Service type is not possible. The Service has the type taken instead.
 func ServiceType(value, taken string) Finding {
 	return finding(ReasonWarning, "%q is not possible: took %s", value, taken).at("annotation stunner.l7mp.io/service-type").
 		hint("write LoadBalancer, NodePort or ClusterIP")

@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// Warnings about input without effect: of condition InputIgnored, and the notes of a Gateway.
+// Warnings about input that has no effect, in condition InputIgnored or in the notes of a Gateway.
 
 // LogLevelIgnored means that parts of the log level have no effect.
 func LogLevelIgnored(parts []string) Finding {
@@ -18,7 +18,7 @@ func HostNamesIgnored() Finding {
 		remedy("use EndpointSlices with addresses, or run the operator with --endpoint-discovery=false")
 }
 
-// TrafficPolicyIgnored warns that the value of an annotation is no traffic policy.
+// TrafficPolicyIgnored warns that the value of an annotation is not a traffic policy.
 func TrafficPolicyIgnored(annotation, value string) Finding {
 	return finding(ReasonWarning, "%.40q is neither Local nor Cluster, and has no effect", value).at("annotation " + annotation).
 		remedy("use one of them")
@@ -31,7 +31,8 @@ func PortsIgnored(annotation string, names []string) Finding {
 		remedy("use the name of a listener")
 }
 
-// TLSAtBalancerIgnored warns that the annotation about TLS that ends at a load balancer has names of no TURN-TCP listeners.
+// TLSAtBalancerIgnored warns that the annotation about TLS termination at a load balancer contains names that are not
+// names of TURN-TCP listeners.
 func TLSAtBalancerIgnored(annotation string, names []string) Finding {
 	return finding(ReasonWarning, "%.100q: no TURN-TCP listener has this name, so that it has no effect", strings.Join(names, ", ")).
 		at("annotation " + annotation).

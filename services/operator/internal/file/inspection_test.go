@@ -86,7 +86,7 @@ func TestInspectionOfAFolder(t *testing.T) {
 // A dataplane process without a connection is listed as incomplete, as long as the operator runs it.
 func TestInspectionOfAFolderListsSilentDataplanes(t *testing.T) {
 	s := newSite(t)
-	t.Setenv(roleVariable, "silent") // it never connects
+	t.Setenv(roleVariable, "silent") // the dataplane never connects
 	s.provider.Stunnerd, _ = os.Executable()
 	s.run()
 	token := strings.TrimSpace(s.output("discovery.token"))

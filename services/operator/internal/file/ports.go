@@ -145,7 +145,7 @@ type draft struct {
 	chosen  map[string]assignment
 	taken   map[socket]bool
 	own     map[string]map[socket]bool // sockets that the running process of a Gateway has bound
-	kept    map[socket]string          // claim.key of assignments that a claim keeps
+	kept    map[socket]string          // claim.key of the claim that keeps its assignment of the socket
 }
 
 // recordBound records which sockets running processes have bound.

@@ -119,7 +119,7 @@ func TestProviderFollowsTheFolder(t *testing.T) {
 	s.remove("gateway.yaml")
 	until(t, "the config is withdrawn", func() bool { _, ok := s.config(); return !ok })
 	until(t, "its objects are gone", func() bool { return s.output("objects/calls/deployment-door.yaml") == "" })
-	s.end() // it writes to the folder until then
+	s.end() // the process writes to the folder until its end
 	secretFree(t, s.provider.Output)
 }
 

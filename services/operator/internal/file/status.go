@@ -50,7 +50,7 @@ func (l *loop) statusPath(o resource.Object) string {
 func (l *loop) withStatus(o resource.Object) resource.Object {
 	data, err := os.ReadFile(l.statusPath(o))
 	if err != nil {
-		return o // it has none yet
+		return o // the object has no status yet
 	}
 	copied := o.DeepCopyObject().(resource.Object)
 	file := statusFile{Status: statusOf(copied)}

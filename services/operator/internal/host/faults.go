@@ -20,7 +20,7 @@ import (
 const (
 	loopEnds = 3
 	loopTime = 10 * time.Minute
-	// maxEnds is the maximum number of ends that are counted.
+	// maxEnds is the maximum number of unexpected ends of a process that are remembered.
 	maxEnds = 10
 )
 
@@ -109,10 +109,9 @@ func stopped(pid int) (all []int) {
 	return all
 }
 
-// children returns the children of a process.
 func children(pid int) (all []int) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "task")
-	tasks, _ := os.ReadDir(dir) // it may have ended
+	tasks, _ := os.ReadDir(dir) // the process may have ended
 	for _, task := range tasks {
 		list, _ := os.ReadFile(filepath.Join(dir, task.Name(), "children"))
 		for _, word := range strings.Fields(string(list)) {

@@ -178,7 +178,7 @@ func (i *intake) add(a *account, growth int) {
 	}
 }
 
-// remove ends the count of a deleted object.
+// remove subtracts a deleted object from the account of its namespace.
 func (i *intake) remove(o resource.Object) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -104,8 +104,8 @@ func TestClusterScopedObjectsTakeAtMostOneShare(t *testing.T) {
 	}
 }
 
-// What was read before stays in force when the new version has no room. The new version is read as soon as there is
-// room.
+// If a new version of an object exceeds the memory of its namespace, the previous version stays in force. The new
+// version is read as soon as it fits.
 func TestUnreadVersionLeavesThePreviousOneInForce(t *testing.T) {
 	in := newIntake(4<<20, slog.New(slog.DiscardHandler))
 	route := func(version string, labels int) *stunnerv1.UDPRoute {

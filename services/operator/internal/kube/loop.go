@@ -209,7 +209,7 @@ func (l *loop) observeUnread(c objectChange, affected map[translate.ObjectRef]st
 		before = nil // another object of the same name
 	}
 	if before != nil && before.GetResourceVersion() == c.object.GetResourceVersion() && resource.Unread(before) == "" {
-		return nil // it was read in the meantime
+		return nil // the object was read in the meantime
 	}
 	return l.observeTranslated(ref, lastRead(before, c.object), affected)
 }
@@ -240,7 +240,7 @@ func (l *loop) observeTranslated(
 	}
 	before := ref.Object(l.view)
 	if ref.Kind == translate.KindGateway && before != nil && before.GetUID() != o.GetUID() {
-		l.end(ref.NamespacedName) // it was deleted and created again, and the watch delivered one change
+		l.end(ref.NamespacedName) // the Gateway was deleted and created again, and the watch delivered one change
 	}
 	changed := l.view.Put(o)
 	if before != nil && len(changed) == 0 {

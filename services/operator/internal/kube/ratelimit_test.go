@@ -93,7 +93,7 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 			return cost
 		}
 		go ts.do("translation", func(t *task) { l.run(ctx, t) })
-		// the loop is idle after Wait, and taking the lock orders its memory accesses before at
+		// The loop is idle after Wait. The lock makes the writes of the loop visible to at.
 		look := func(at func()) {
 			synctest.Wait()
 			l.inbox.mu.Lock()

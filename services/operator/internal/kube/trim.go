@@ -281,6 +281,6 @@ func asCached(o resource.Object) resource.Object {
 		return o
 	}
 	o = o.DeepCopyObject().(resource.Object)
-	_, _ = trimForCache(o) // it returns no errors
+	_, _ = trimForCache(o) // trimForCache returns no errors
 	return o
 }

@@ -75,7 +75,7 @@ func TestServicesAndWorkloadsAreCreatedFirst(t *testing.T) {
 			e.wantsOf(fmt.Sprint("g", i), 3)
 		}
 		time.Sleep(time.Minute)
-		synctest.Wait() // orders the reads of order after the writes; Sleep does not
+		synctest.Wait() // makes the writes to order visible here; Sleep does not
 		count, firstOther, lastFirst := map[string]int{}, len(order), 0
 		for i, kind := range order {
 			count[kind]++

@@ -149,7 +149,7 @@ func TestGrants(t *testing.T) {
 	}
 }
 
-func TestAHostIsSeenOnlyWhereItWasAsked(t *testing.T) {
+func TestWithHostLeavesTheOriginalViewWithoutAHost(t *testing.T) {
 	v := resource.NewView([]resource.Object{&gwapiv1.Gateway{ObjectMeta: named("quay", "north")}})
 	hosted := v.WithHost(resource.Host{Addresses: []string{"192.0.2.1"}})
 	if v.Host() != nil || hosted.Host() == nil || hosted.Gateway(key("quay", "north")) == nil {

@@ -8,10 +8,10 @@ import (
 
 // service returns the Service of a backend, or nil.
 //
-// In the headless model, the backend of a route is the Service of the Gateway itself, so that two clients reach the
-// relays of each other. With the file provider, that Service is rendered and not read. The relays of all dataplanes
-// then have the addresses of the host, which take the place of the cluster IPs. As in a cluster, the Service exists until
-// the Gateway is gone or belongs to another controller.
+// In the headless model, a route names the Service of its own Gateway as backend, so that two clients reach the relays
+// of each other. The file provider renders this Service and never reads it, so service builds it from the Gateway. The
+// addresses of the host replace the cluster IPs, because all dataplanes relay at these addresses. As in a cluster, the
+// Service exists until the Gateway is deleted or belongs to another controller.
 func (b backend) service() *corev1.Service {
 	host := b.view.Host()
 	if s := b.view.Service(b.Key()); s != nil || host == nil {

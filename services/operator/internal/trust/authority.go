@@ -201,7 +201,7 @@ func newCA(now time.Time) (ca, error) {
 		KeyUsage:              x509.KeyUsageCertSign,
 		IsCA:                  true,
 		BasicConstraintsValid: true,
-		MaxPathLenZero:        true, // it signs server certificates only
+		MaxPathLenZero:        true, // the CA signs server certificates only
 	}
 	cert, key, err := sign(template, ca{cert: template})
 	if err != nil {

@@ -142,7 +142,7 @@ func labelled(t *testing.T, answer any, text string) any {
 
 func pluralOf(o unstructured.Unstructured) string {
 	if o.GetKind() == "Gateway" {
-		return "gateways" // and not gatewaies
+		return "gateways" // a rule for plurals would return gatewaies
 	}
 	plural, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
 	return plural.Resource

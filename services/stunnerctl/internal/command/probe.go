@@ -245,7 +245,7 @@ func direct(live *diagnose.Live, at func(pod string) (netip.Addr, bool)) (all []
 		}
 		for _, l := range status.Listeners {
 			if len(l.ProxyProtocol) > 0 {
-				continue // it may treat this machine as a load balancer, and require a header
+				continue // the listener may treat this machine as a load balancer, and require a header
 			}
 			all = append(all, probe.Direct{
 				Pod: item.Pod, Listener: l.Name, Protocol: l.Protocol, Address: netip.AddrPortFrom(a, uint16(l.Port)),

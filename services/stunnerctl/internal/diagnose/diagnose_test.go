@@ -239,8 +239,8 @@ spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: `+bl
 	}
 }
 
-// The NetworkPolicies of backends, and those of the pods towards them, are additive, and unknown labels may match. A
-// policy that possibly denies the media is not reported.
+// NetworkPolicies for ingress to backends and for egress of dataplane pods are additive. Labels that are not known may
+// match, so a policy that only may deny the media is not reported.
 func TestNetworkPoliciesOfBackends(t *testing.T) {
 	const deny = "{podSelector: {matchLabels: {app: sfu}}, policyTypes: [Ingress]}"
 	for _, c := range []struct {

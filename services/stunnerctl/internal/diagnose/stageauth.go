@@ -79,7 +79,7 @@ var authRules = []Rule{
 	{"auth service runs", func(s *Snapshot, _ *Gateway) []Finding {
 		svc := s.authEndpoint()
 		if s.Folder || !s.readable("Pod", s.operatorNamespace()) || svc == nil && len(s.authPods()) == 0 {
-			return nil // it is not installed
+			return nil // the auth service is not installed
 		}
 		f := Finding{
 			Severity: Error, Object: "auth service", Field: "status.readyReplicas",

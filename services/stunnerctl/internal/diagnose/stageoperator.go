@@ -116,7 +116,7 @@ var operatorAnswers = Rule{"operator answers", func(s *Snapshot, _ *Gateway) []F
 		f.Command = "kubectl auth can-i --list -n " + s.operatorNamespace()
 	default:
 		f.Problem = "the operator cannot be reached, so the running pods were not asked: " + u.Problem
-		if s.Folder { // it starts crashed dataplanes again, and gives them their configs
+		if s.Folder { // the operator starts crashed dataplanes again, and sends them their configs
 			f.Severity = Error
 		}
 	}

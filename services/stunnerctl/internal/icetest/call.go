@@ -206,13 +206,13 @@ type call struct {
 	opened  chan struct{}
 	ended   chan error // why the connection has failed or was closed
 
-	mu    sync.Mutex
-	sent  []time.Time // by number of the message
-	rtts  []time.Duration
-	begun time.Time
-	until time.Time     // when the last message was sent
-	last  time.Time     // of the last echo
-	gap   time.Duration // the longest time without an echo before last
+	mu      sync.Mutex
+	sent    []time.Time // by number of the message
+	rtts    []time.Duration
+	started time.Time
+	until   time.Time     // when the last message was sent
+	last    time.Time     // of the last echo
+	gap     time.Duration // the longest time without an echo before last
 }
 
 func open(ctx context.Context, socket net.PacketConn) (*call, error) {
@@ -299,8 +299,8 @@ func (c *call) send(ctx context.Context, o Options) {
 	defer tick.Stop()
 	buf := make([]byte, messageSize)
 	c.mu.Lock()
-	c.begun = time.Now()
-	c.last = c.begun
+	c.started = time.Now()
+	c.last = c.started
 	c.mu.Unlock()
 	for i := range max(1, int(o.Duration.Seconds()*float64(o.Rate))) {
 		binary.BigEndian.PutUint64(buf, uint64(i))
@@ -352,7 +352,7 @@ func (c *call) figures(t *Test) {
 	if t.Received == 0 {
 		return
 	}
-	if d := c.last.Sub(c.begun).Seconds(); d > 0 {
+	if d := c.last.Sub(c.started).Seconds(); d > 0 {
 		t.Rate = float64(t.Received) / d
 	}
 	t.RTT = percentiles(c.rtts)

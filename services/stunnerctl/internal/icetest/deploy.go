@@ -32,8 +32,8 @@ const (
 	signallingPort = 7000
 	mediaPort      = 7001
 	podTimeout     = 90 * time.Second
-	// afterlife is how long the Job may run after the timeout of the run.
-	afterlife = time.Minute
+	// deletionDelay is how long the Job may run after the timeout of the run.
+	deletionDelay = time.Minute
 )
 
 var udpRoutes = schema.GroupVersionResource{Group: "stunner.l7mp.io", Version: "v1", Resource: "udproutes"}
@@ -115,7 +115,7 @@ func (d *Deployment) dataplanes(ctx context.Context) ([]corev1.Pod, error) {
 func (d *Deployment) releasedImage(dataplanes []corev1.Pod) (string, error) {
 	for _, pod := range dataplanes {
 		for _, c := range pod.Spec.Containers {
-			if image := beside(c.Image); image != "" {
+			if image := echoImageFor(c.Image); image != "" {
 				return image, nil
 			}
 		}
@@ -126,9 +126,9 @@ func (d *Deployment) releasedImage(dataplanes []corev1.Pod) (string, error) {
 	)
 }
 
-// beside returns the image echo in the repository of an image stunnerd, or "" for other images. It drops a digest,
-// which belongs to one image only.
-func beside(image string) string {
+// echoImageFor returns the image echo in the repository of an image stunnerd, or "" for other images. It drops a
+// digest, which belongs to one image only.
+func echoImageFor(image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	i := strings.LastIndexByte(image, '/') + 1
 	name, tag, tagged := strings.Cut(image[i:], ":")
@@ -140,7 +140,7 @@ func beside(image string) string {
 
 // job returns the Job of the echo peer. Its pod meets the Pod Security Standard "restricted".
 func (d *Deployment) job(meta metav1.ObjectMeta) *batchv1.Job {
-	yes, no, never, deadline := true, false, int32(0), int64((d.Timeout + afterlife).Seconds())
+	yes, no, never, deadline := true, false, int32(0), int64((d.Timeout + deletionDelay).Seconds())
 	return &batchv1.Job{ObjectMeta: meta, Spec: batchv1.JobSpec{
 		ActiveDeadlineSeconds: &deadline, TTLSecondsAfterFinished: &never, BackoffLimit: &never,
 		Template: corev1.PodTemplateSpec{

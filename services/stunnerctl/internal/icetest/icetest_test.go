@@ -164,12 +164,12 @@ func TestSkippedAndFailedTests(t *testing.T) {
 // TestLoss: messages without an echo are lost.
 func TestLoss(t *testing.T) {
 	c := &call{
-		sent:  make([]time.Time, 4),
-		rtts:  []time.Duration{4e6, 1e6, 2e6},
-		begun: time.Unix(0, 0),
-		until: time.Unix(5, 0),
-		last:  time.Unix(3, 0),
-		gap:   time.Second,
+		sent:    make([]time.Time, 4),
+		rtts:    []time.Duration{4e6, 1e6, 2e6},
+		started: time.Unix(0, 0),
+		until:   time.Unix(5, 0),
+		last:    time.Unix(3, 0),
+		gap:     time.Second,
 	}
 	var got Test
 	c.figures(&got)
@@ -346,7 +346,7 @@ func TestImageBesideTheDataplane(t *testing.T) {
 		"ghcr.io/stunner-gateway/stunnerd:0.1.0": "ghcr.io/stunner-gateway/echo:0.1.0", "stunnerd:x": "echo:x",
 		"mirror:5000/a/stunnerd:1@sha256:abc": "mirror:5000/a/echo:1", "mirror:5000/a/stunnerd": "", "l7mp/stunnerd-fork:1": "", "": "",
 	} {
-		if got := beside(image); got != want {
+		if got := echoImageFor(image); got != want {
 			t.Errorf("%q: %q, want %q", image, got, want)
 		}
 	}

@@ -43,7 +43,7 @@ func (e codeError) Error() string { return fmt.Sprintf("error %d", int(e)) }
 
 // session is an allocation.
 type session struct {
-	*wire
+	*serverConn
 	credential   credential.Credential
 	realm, nonce []byte
 	// relay is the relayed address. client is the address of the client as the server has received it.
@@ -57,7 +57,7 @@ func (t target) open(ctx context.Context, c credential.Credential, family turnca
 	if err != nil {
 		return nil, err
 	}
-	s := &session{wire: w, credential: c}
+	s := &session{serverConn: w, credential: c}
 	attributes := []stun.Setter{stun.RawAttribute{
 		Type: stun.AttrRequestedTransport, Value: []byte{udpTransport, 0, 0, 0},
 	}}
@@ -77,7 +77,7 @@ func (t target) open(ctx context.Context, c credential.Credential, family turnca
 	}
 	s.client = addressIn(answer, stun.AttrXORMappedAddress)
 	if bye, err := s.build(stun.MethodRefresh, noLifetime); err == nil {
-		w.farewell.Store(&bye.Raw)
+		w.lastMessage.Store(&bye.Raw)
 	}
 	return s, nil
 }
@@ -94,7 +94,7 @@ func (p peerAddress) AddTo(m *stun.Message) error {
 	return stun.XORMappedAddress{IP: a.Addr().AsSlice(), Port: int(a.Port())}.AddToAs(m, stun.AttrXORPeerAddress)
 }
 
-// build returns a signed request, or before the realm is known a request without a signature.
+// build returns a signed request. Before the realm is known, the request has no signature.
 func (s *session) build(method stun.Method, attributes ...stun.Setter) (*stun.Message, error) {
 	setters := append([]stun.Setter{stun.TransactionID, stun.NewType(method, stun.ClassRequest)}, attributes...)
 	if s.realm != nil {
@@ -147,7 +147,7 @@ func (s *session) request(
 func (s *session) close(ctx context.Context) {
 	if bye, err := s.build(stun.MethodRefresh, noLifetime); err == nil {
 		if _, err = s.ask(ctx, bye, nil); err == nil {
-			s.farewell.Store(nil)
+			s.lastMessage.Store(nil)
 		}
 	}
 	s.end()
@@ -301,7 +301,7 @@ func (o Options) exchange(ctx context.Context, t target, c credential.Credential
 		case silent(*b) && slices.Contains(seen.Undelivered, b.Peer):
 			b.Result = diagnose.ProbeUndelivered
 		case silent(*b):
-			b.Elsewhere = e.elsewhere(b.Peer)
+			b.Elsewhere = e.otherSources(b.Peer)
 		}
 		if e.matched[b.Peer] == 0 {
 			b.Long = diagnose.ProbedLong{} // the answer cannot be attributed to a datagram
@@ -410,10 +410,10 @@ func (e *exchange) addUnexpected(a netip.AddrPort) {
 	}
 }
 
-// elsewhere returns the addresses from which the answers of a silent peer may have arrived: other ports of it, and if
-// no other peer is silent, addresses that belong to no other peer. If several peers are silent, the peer of such an
+// otherSources returns the addresses from which the answers of a silent peer may have arrived: other ports of it, and
+// if no other peer is silent, addresses that belong to no other peer. If several peers are silent, the peer of such an
 // answer is unknown.
-func (e *exchange) elsewhere(peer netip.AddrPort) string {
+func (e *exchange) otherSources(peer netip.AddrPort) string {
 	var from []string
 	silent := 0
 	for _, b := range e.all {
@@ -447,5 +447,5 @@ func (s *session) permit(ctx context.Context, peer netip.AddrPort) (diagnose.Pro
 
 // listen passes messages to seen for a time.
 func (s *session) listen(ctx context.Context, during time.Duration) {
-	s.wire.listen(ctx, during, s.seen)
+	s.serverConn.listen(ctx, during, s.seen)
 }

@@ -72,7 +72,7 @@ func (o Options) listener(ctx context.Context, pod string, l config.Listener) di
 	defer cancel()
 	conn, err := o.DialPod(ctx, pod, l.Port)
 	if err == nil {
-		var w *wire
+		var w *serverConn
 		if w, err = wrap(ctx, conn, l.Protocol, cmp.Or(l.PublicHost, l.PublicAddress)); err == nil {
 			_, err = w.bind(ctx, 0)
 			w.end()

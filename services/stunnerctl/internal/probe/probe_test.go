@@ -266,7 +266,7 @@ func TestDeniedPeer(t *testing.T) {
 	}()
 	w, err := dial(t.Context(), config.TURNUDP, netip.MustParseAddrPort(conn.LocalAddr().String()), "")
 	must(t, err)
-	s := &session{wire: w, realm: []byte("example.org")}
+	s := &session{serverConn: w, realm: []byte("example.org")}
 	for code, want := range map[stun.ErrorCode]diagnose.ProbeResult{
 		stun.CodeForbidden: diagnose.ProbeDenied, stun.CodeAllocMismatch: diagnose.ProbeFailed,
 	} {
@@ -494,10 +494,10 @@ func TestDataIndications(t *testing.T) {
 	}
 	e.addUnexpected(v4)
 	e.addUnexpected(netip.MustParseAddrPort("10.0.0.2:5"))
-	if got := e.elsewhere(v4); got != other.String()+", 10.0.0.2:5" {
+	if got := e.otherSources(v4); got != other.String()+", 10.0.0.2:5" {
 		t.Errorf("answers of %s from %s", v4, got)
 	}
-	if got := e.elsewhere(v6); got != "10.0.0.2:5" {
+	if got := e.otherSources(v6); got != "10.0.0.2:5" {
 		t.Errorf("answers of %s from %s", v6, got)
 	}
 }

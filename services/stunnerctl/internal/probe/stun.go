@@ -92,19 +92,19 @@ func inWords(err error) error {
 // timedOut reports whether an error means that a deadline has passed.
 func timedOut(err error) bool { return turncat.ReasonOf(err) == turncat.Silent }
 
-// wire is a connection to a TURN server over any transport.
-type wire struct {
+// serverConn is a connection to a TURN server over any transport.
+type serverConn struct {
 	net.Conn
 	stream *bufio.Reader // nil for datagrams
-	// served are the certificates of the server, the leaf certificate first.
-	served []*x509.Certificate
-	// farewell is sent before the connection is closed, if it is set.
-	farewell atomic.Pointer[[]byte]
-	stop     func() bool
+	// certificates are the certificates of the server, the leaf certificate first.
+	certificates []*x509.Certificate
+	// lastMessage is sent before the connection is closed, if it is set.
+	lastMessage atomic.Pointer[[]byte]
+	stop        func() bool
 }
 
 // dial connects to a server. Certificates are not verified: the rules judge them, and a request reveals no password.
-func dial(ctx context.Context, p config.Protocol, at netip.AddrPort, host string) (*wire, error) {
+func dial(ctx context.Context, p config.Protocol, at netip.AddrPort, host string) (*serverConn, error) {
 	dialing, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(dialing, p.Network(), at.String())
@@ -115,8 +115,8 @@ func dial(ctx context.Context, p config.Protocol, at netip.AddrPort, host string
 }
 
 // wrap makes the handshake of a protocol on a connection. The connection ends with ctx.
-func wrap(ctx context.Context, conn net.Conn, p config.Protocol, host string) (*wire, error) {
-	w := &wire{Conn: conn}
+func wrap(ctx context.Context, conn net.Conn, p config.Protocol, host string) (*serverConn, error) {
+	w := &serverConn{Conn: conn}
 	shaking, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if p.Secure() {
@@ -135,11 +135,11 @@ func wrap(ctx context.Context, conn net.Conn, p config.Protocol, host string) (*
 	if p.Stream() {
 		w.stream = bufio.NewReader(w.Conn)
 	}
-	w.stop = context.AfterFunc(ctx, w.hangUp)
+	w.stop = context.AfterFunc(ctx, w.sendLastAndClose)
 	return w, nil
 }
 
-func (w *wire) handshake(ctx context.Context, p config.Protocol, host string) error {
+func (w *serverConn) handshake(ctx context.Context, p config.Protocol, host string) error {
 	var served [][]byte
 	if p.Stream() {
 		c := tls.Client(w.Conn, &tls.Config{
@@ -166,21 +166,21 @@ func (w *wire) handshake(ctx context.Context, p config.Protocol, host string) er
 	}
 	for _, raw := range served {
 		if c, err := x509.ParseCertificate(raw); err == nil {
-			w.served = append(w.served, c)
+			w.certificates = append(w.certificates, c)
 		}
 	}
 	return nil
 }
 
 // end ends the connection without waiting.
-func (w *wire) end() {
+func (w *serverConn) end() {
 	w.stop()
-	w.hangUp()
+	w.sendLastAndClose()
 }
 
-// hangUp sends the last message and closes the connection.
-func (w *wire) hangUp() {
-	if last := w.farewell.Swap(nil); last != nil {
+// sendLastAndClose sends the last message and closes the connection.
+func (w *serverConn) sendLastAndClose() {
+	if last := w.lastMessage.Swap(nil); last != nil {
 		_ = w.SetWriteDeadline(time.Now().Add(firstRTO))
 		_, _ = w.Write(*last)
 	}
@@ -188,7 +188,7 @@ func (w *wire) hangUp() {
 }
 
 // receive returns the next message. For other data the error is errNotSTUN.
-func (w *wire) receive() (*stun.Message, error) {
+func (w *serverConn) receive() (*stun.Message, error) {
 	var raw []byte
 	if w.stream == nil {
 		buf := make([]byte, maxDatagram)
@@ -219,7 +219,7 @@ func (w *wire) receive() (*stun.Message, error) {
 
 // ask sends a request and returns the response to it. Over UDP it sends the request again as RFC 8489 says. seen gets
 // other messages, unless it is nil.
-func (w *wire) ask(ctx context.Context, request *stun.Message, seen func(*stun.Message)) (*stun.Message, error) {
+func (w *serverConn) ask(ctx context.Context, request *stun.Message, seen func(*stun.Message)) (*stun.Message, error) {
 	end := time.Now().Add(timeout)
 	if limit, ok := ctx.Deadline(); ok && limit.Before(end) {
 		end = limit
@@ -271,7 +271,7 @@ func (w *wire) ask(ctx context.Context, request *stun.Message, seen func(*stun.M
 
 // bind sends a Binding request of at least length bytes. It returns the address of the client that the server has
 // received. An error response counts as an answer, but contains no address.
-func (w *wire) bind(ctx context.Context, length int) (client netip.AddrPort, err error) {
+func (w *serverConn) bind(ctx context.Context, length int) (client netip.AddrPort, err error) {
 	var earlier []byte // messages that arrived in the same segment
 	if w.stream != nil && length > maxUnauthenticated {
 		first, err := bindingRequest(stun.AttrPadding, length-maxUnauthenticated)

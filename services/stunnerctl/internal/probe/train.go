@@ -62,7 +62,7 @@ func (t *train) result() diagnose.ProbedTrain {
 }
 
 // train sends requests to the server at an even pace, and counts the answers. A train that ctx ends counts for nothing.
-func (w *wire) train(ctx context.Context) diagnose.ProbedTrain {
+func (w *serverConn) train(ctx context.Context) diagnose.ProbedTrain {
 	var t train
 	seen := func(m *stun.Message) { t.answered(m.TransactionID) }
 	for range trainLength {
@@ -124,7 +124,7 @@ func (e *exchange) sendTrains(ctx context.Context, s *session) {
 }
 
 // listen passes messages to seen for a time.
-func (w *wire) listen(ctx context.Context, during time.Duration, seen func(*stun.Message)) {
+func (w *serverConn) listen(ctx context.Context, during time.Duration, seen func(*stun.Message)) {
 	end := time.Now().Add(during)
 	for ctx.Err() == nil {
 		_ = w.SetReadDeadline(end)

@@ -92,11 +92,11 @@ func (t target) probe(ctx context.Context) (u diagnose.ProbedURL, mapped *flow) 
 		if f.long {
 			u.Long.Answered++
 		}
-		if f.wire == nil {
+		if f.serverConn == nil {
 			continue
 		}
-		if u.Certificate == nil && len(f.served) > 0 {
-			u.Certificate = certificate(f.served, t.uri.Host, time.Now())
+		if u.Certificate == nil && len(f.certificates) > 0 {
+			u.Certificate = certificate(f.certificates, t.uri.Host, time.Now())
 		}
 		switch {
 		case mapped == nil && f.translated():
@@ -122,8 +122,8 @@ func (t target) probe(ctx context.Context) (u diagnose.ProbedURL, mapped *flow) 
 
 // flow is a new connection, or over UDP a new source port.
 type flow struct {
-	*wire // nil without a connection
-	err   error
+	*serverConn // nil without a connection
+	err         error
 	// client is the address of the client that the server has received. at is the time of that answer.
 	client netip.AddrPort
 	at     time.Time
@@ -134,7 +134,7 @@ type flow struct {
 // try sends a Binding request over a new connection. If it is answered, try sends a long request.
 func (t target) try(ctx context.Context, f *flow) {
 	p := t.uri.Protocol()
-	if f.wire, f.err = dial(ctx, p, t.address, t.uri.Host); f.err != nil {
+	if f.serverConn, f.err = dial(ctx, p, t.address, t.uri.Host); f.err != nil {
 		return
 	}
 	if f.client, f.err = f.bind(ctx, 0); f.err != nil {
@@ -153,7 +153,7 @@ func (t target) longNeedsSession() bool {
 }
 
 // passes reports whether a long Binding request is answered, even if the server refuses it.
-func (w *wire) passes(ctx context.Context, length int) bool {
+func (w *serverConn) passes(ctx context.Context, length int) bool {
 	ctx, cancel := context.WithTimeout(ctx, longTimeout)
 	defer cancel()
 	_, err := w.bind(ctx, length)

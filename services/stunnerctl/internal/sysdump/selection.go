@@ -92,11 +92,11 @@ func (s *selection) own(o object) bool {
 		return true
 	}
 	template, _, _ := unstructured.NestedStringMap(o.Object, "spec", "template", "metadata", "labels")
-	return ours(o.GetLabels()) || ours(template)
+	return hasProductLabel(o.GetLabels()) || hasProductLabel(template)
 }
 
-// ours reports whether an object of STUNner has the labels.
-func ours(labels map[string]string) bool {
+// hasProductLabel reports whether one of the labels marks an object of STUNner.
+func hasProductLabel(labels map[string]string) bool {
 	for name, value := range labels {
 		switch {
 		case strings.HasPrefix(name, ownAPI+"/"), name == partOf && value == "stunner",

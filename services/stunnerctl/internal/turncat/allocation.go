@@ -38,15 +38,15 @@ type allocation struct {
 	peer   *net.UDPAddr
 	stats  *Stats
 
-	made     atomic.Bool   // allocate has succeeded
-	bound    chan struct{} // closed when ChannelBind was answered
-	bindOnce sync.Once
-	done     chan struct{} // closed when the allocation is lost
-	lost     sync.Once
-	closing  sync.Once
-	err      error // the reason; written before done is closed
-	stop     context.CancelFunc
-	workers  sync.WaitGroup
+	allocated atomic.Bool   // allocate has succeeded
+	bound     chan struct{} // closed when ChannelBind was answered
+	bindOnce  sync.Once
+	done      chan struct{} // closed when the allocation is lost
+	lost      sync.Once
+	closing   sync.Once
+	err       error // the reason; written before done is closed
+	stop      context.CancelFunc
+	workers   sync.WaitGroup
 }
 
 // abortTimeout is how long allocate waits for the server after its context has ended. The server may have made the
@@ -113,7 +113,7 @@ func allocate(
 		a.close()
 		return nil, err
 	}
-	a.made.Store(true)
+	a.allocated.Store(true)
 	var keeping context.Context
 	keeping, a.stop = context.WithCancel(context.Background())
 	if receive != nil {
@@ -130,7 +130,7 @@ func (a *allocation) read(receive func([]byte)) {
 		n, _, err := a.link.ReadFrom(buf)
 		switch {
 		// A connected UDP socket reports an ICMP error once, and can be used afterwards.
-		case errors.Is(err, syscall.ECONNREFUSED) && a.made.Load():
+		case errors.Is(err, syscall.ECONNREFUSED) && a.allocated.Load():
 			continue
 		case err != nil:
 			a.fail(inWords(err, a.at, begun))

@@ -132,7 +132,7 @@ const (
 	Unrouted           // this machine has no route
 	Unreachable        // reported by the network, or by the firewall of this machine
 	Silent             // nothing arrived in time
-	Closed             // the other side has ended it
+	Closed             // the peer has closed the connection
 )
 
 // ReasonOf returns the reason of an error of the network.

@@ -46,7 +46,7 @@ func (r *runner) connections(ctx context.Context) error {
 			return fmt.Errorf("accept clients: %w", err)
 		}
 		select {
-		case r.places <- struct{}{}:
+		case r.clientSlots <- struct{}{}:
 		default:
 			r.Stats.Refused.Add(1)
 			r.Log.Warn("too many clients: the connection is closed", "max", r.MaxClients)
@@ -55,7 +55,7 @@ func (r *runner) connections(ctx context.Context) error {
 		}
 		r.Stats.Clients.Add(1)
 		running.Go(func() {
-			defer func() { <-r.places }()
+			defer func() { <-r.clientSlots }()
 			defer conn.Close()
 			if err := r.stream(ctx, conn, conn); err != nil {
 				r.Log.Error("the connection is closed", "client", conn.RemoteAddr(), "error", err)
@@ -106,9 +106,9 @@ type stream struct {
 	dropped atomic.Int64
 	last    atomic.Int64 // time of the last datagram of the peer, Unix nanoseconds
 
-	sent, returned, forgiven atomic.Int64 // bytes; forgiven bytes are counted as lost
-	unconfirmed              int          // bytes since the last probe
-	first                    bool         // a datagram was sent
+	sent, returned, unreturned atomic.Int64 // bytes; awaitEcho no longer waits for the unreturned ones
+	unconfirmed                int          // bytes since the last probe
+	first                      bool         // a datagram was sent
 }
 
 // receive queues a datagram of the peer. It does not block, because the same goroutine reads STUN responses.
@@ -199,20 +199,20 @@ func (s *stream) pace(a *allocation, n int, ended <-chan struct{}) error {
 	return nil
 }
 
-// flying returns the bytes that the peer has not returned.
-func (s *stream) flying() int64 { return s.sent.Load() - s.returned.Load() - s.forgiven.Load() }
+// outstanding returns the bytes that the peer has not returned.
+func (s *stream) outstanding() int64 { return s.sent.Load() - s.returned.Load() - s.unreturned.Load() }
 
 // awaitEcho waits until at most n bytes are not returned. After the timeout without progress it counts them as lost.
 func (s *stream) awaitEcho(n int64, timeout time.Duration, ended <-chan struct{}) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	for s.flying() > n {
+	for s.outstanding() > n {
 		select {
 		case <-s.credit:
 			timer.Reset(timeout)
 		case <-timer.C:
-			lost := s.flying()
-			s.forgiven.Add(lost)
+			lost := s.outstanding()
+			s.unreturned.Add(lost)
 			s.Stats.Unreturned.Add(lost)
 			return
 		case <-ended:
@@ -252,7 +252,7 @@ func (s *stream) losses() error {
 	if n := s.dropped.Load(); n > 0 {
 		errs = append(errs, fmt.Errorf("%d datagrams of the peer were dropped, because the client reads too slowly", n))
 	}
-	if n := s.forgiven.Load(); n > 0 {
+	if n := s.unreturned.Load(); n > 0 {
 		errs = append(errs, fmt.Errorf("the peer did not return %d bytes", n))
 	}
 	return errors.Join(errs...)

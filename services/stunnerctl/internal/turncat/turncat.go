@@ -66,7 +66,7 @@ type Options struct {
 	Peer   netip.AddrPort
 	// Idle ends the allocation of a UDP client that neither sends nor receives.
 	Idle time.Duration
-	// Linger is the time without a datagram from the peer after which a client that has sent everything is ended.
+	// Linger is how long the peer must be silent before Run ends a client that has sent everything.
 	Linger time.Duration
 	// MaxClients bounds the clients at one time.
 	MaxClients int
@@ -81,7 +81,7 @@ type Options struct {
 // Run serves clients until ctx ends or the standard input has ended. It returns an error if a listener fails, or if the
 // data of the standard input was not relayed completely.
 func Run(ctx context.Context, o Options) error {
-	r := &runner{Options: o, places: make(chan struct{}, o.MaxClients)}
+	r := &runner{Options: o, clientSlots: make(chan struct{}, o.MaxClients)}
 	switch o.Client.Network {
 	case stdin:
 		return r.stdin(ctx)
@@ -94,7 +94,7 @@ func Run(ctx context.Context, o Options) error {
 // runner serves the clients.
 type runner struct {
 	Options
-	places chan struct{} // contains one element for each client
+	clientSlots chan struct{} // contains one element for each client
 }
 
 // open makes an allocation. receive is called for each datagram of the peer, from one goroutine.

@@ -49,7 +49,7 @@ func (r *runner) datagrams(ctx context.Context) error {
 		known, ok := flows.Load(from)
 		if !ok {
 			select {
-			case r.places <- struct{}{}:
+			case r.clientSlots <- struct{}{}:
 			default:
 				if r.Stats.Refused.Add(1) == 1 {
 					r.Log.Warn("too many clients: datagrams of new ones are dropped", "max", r.MaxClients)
@@ -63,7 +63,7 @@ func (r *runner) datagrams(ctx context.Context) error {
 			running.Go(func() {
 				f.run(ctx)
 				flows.Delete(from)
-				<-r.places
+				<-r.clientSlots
 			})
 		}
 		select {

@@ -98,7 +98,7 @@ func TestPeersArePutInForceAndKept(t *testing.T) {
 		h, lists := forwards(t, dir)
 		h.events <- discovery.Event{ID: id, Peers: new(peersOf(3))}
 		time.Sleep(time.Minute)
-		expect(t, lists, peersOf(3)) // and not the kept list
+		expect(t, lists, peersOf(3)) // the follower does not deliver the kept list
 	})
 }
 

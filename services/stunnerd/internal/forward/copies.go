@@ -386,7 +386,7 @@ func (f *Forwarder) handleCopy(v *view, l *link, k clientKey, m message, now tim
 	switch goesOn := f.meet(v, l, k, m.client, version.Session, theirs); {
 	case !goesOn:
 		return
-	case f.sessions.Has(m.client): // it belongs to another session of the client
+	case f.sessions.Has(m.client): // the client has another session at this pod
 		f.replies.add(l, copied, m.client, m.payload[:copyHeader])
 		return
 	}

@@ -201,8 +201,8 @@ func TestAReplyOfAPodThatIsNotTheOwner(t *testing.T) {
 	})
 }
 
-// An is frame names an owner only if this front has asked its sender, and does not replace a known owner. The front
-// still forwards the datagram in the frame.
+// A frame of kind is sets the owner of a client only if this front has asked the sender of the frame, and it never
+// replaces a known owner. The front still forwards the datagram in the frame.
 func TestAnOwnerIsNamedOnlyByAHomeThatWasAsked(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)

@@ -543,7 +543,7 @@ func TestANewerSessionAtAnotherPodReplacesTheOwner(t *testing.T) {
 func TestAnswersAreSentFromBothAddresses(t *testing.T) {
 	real, other := sourceOf(t, [4]byte{192, 0, 2, 1}), sourceOf(t, [4]byte{192, 0, 2, 2})
 	third := sourceOf(t, [4]byte{192, 0, 2, 3})
-	const media = 20 * time.Millisecond // and settle takes 10*latency, so a step of the test takes longer
+	const media = 20 * time.Millisecond // less than a step of the test, because settle takes 10*latency
 	type step struct {
 		after time.Duration
 		times int

@@ -20,7 +20,7 @@ const (
 	tagSize    = 16
 	maxCounter = 1<<48 - 1
 
-	// Overhead4 and Overhead6 are how many bytes longer than a datagram of a client over IPv4 or IPv6 its frame is.
+	// Overhead4 and Overhead6 are the size in bytes that a frame adds to a datagram of a client over IPv4 and IPv6.
 	Overhead4 = headerSize + 1 + record4 + tagSize
 	Overhead6 = headerSize + 1 + record6 + tagSize
 
@@ -82,13 +82,14 @@ const (
 	// is the id of that pod (8 bytes).
 	pingRequest
 	// counts is sent to a home of users, with the numbers of their sessions at the sender. The payload is a list of
-	// users (16 bytes), numbers (4 bytes) and the counters of the sender at the time of counting (8 bytes). The client
-	// of this frame and of the next two is nobody.
+	// users (16 bytes), numbers (4 bytes) and the counters of the sender at the time of counting (8 bytes). This frame
+	// and the next two are not about a client: their client field is nobody.
 	counts
 	// admit asks a home whether a user may have another session. The payload is an id of the sender (8 bytes), the
 	// user, the number of sessions at the sender with the new one (4 bytes), and the limit for all pods (4 bytes).
 	admit
-	// admitted is the answer to admit. The payload is the id and one byte: 1 if the user may, or 0.
+	// admitted is the answer to admit. The payload is the id of admit and one byte: 1 if the user may have the session,
+	// or 0.
 	admitted
 	// adopt has the meaning and the payload of take, and is sent to the front of the client. The answer is taken.
 	adopt

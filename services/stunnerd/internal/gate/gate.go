@@ -279,8 +279,8 @@ func (g *Gate) Relay(client netip.AddrPort) *relay.Relay {
 	return nil
 }
 
-// Owned is Relay without provisional sessions: until the other pod confirms the handover of a session, the datagrams of
-// the client are passed to that pod.
+// Owned is like Relay, and returns nil for a provisional session: until the other pod confirms the handover of the
+// session, that pod receives the datagrams of the client.
 func (g *Gate) Owned(client netip.AddrPort) *relay.Relay {
 	if f := g.flow(client); f != nil && !f.waits.Load() {
 		return f.relay

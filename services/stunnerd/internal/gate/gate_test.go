@@ -146,7 +146,6 @@ func (b fixture) build(setters ...stun.Setter) []byte {
 
 func request4(method stun.Method) stun.MessageType { return stun.NewType(method, stun.ClassRequest) }
 
-// nonce returns the nonce of a challenge.
 func (b fixture) nonce(c *client) stun.Nonce {
 	b.t.Helper()
 	challenge := b.send(c, b.build(request4(stun.MethodAllocate), udp))

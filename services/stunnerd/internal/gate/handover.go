@@ -75,7 +75,7 @@ func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*D
 	d := &Departure{gate: g, flow: f}
 	checks, ok := f.relay.Depart(excluded)
 	switch {
-	case f.relay.Closed(): // it has ended since the lookup
+	case f.relay.Closed(): // the allocation has ended since the lookup
 		return nil, errEnded
 	case !ok:
 		d.Stay()

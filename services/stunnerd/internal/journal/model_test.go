@@ -242,7 +242,7 @@ func (w *model) forget() {
 	}
 }
 
-// work lets the writer write, and checks its state afterwards.
+// work makes the writer write all queued entries, and checks that it answers every step.
 func (w *model) work() {
 	size := w.j.size
 	w.j.work()

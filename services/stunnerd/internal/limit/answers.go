@@ -68,7 +68,7 @@ type Listener struct {
 	silenced             *silenced
 }
 
-// NewListener returns the unused limits of one listener.
+// NewListener returns the limits of a new listener.
 func (p *Process) NewListener() *Listener {
 	return &Listener{
 		tuples:       newLimiter(tupleRate, perSecond, TupleBurst, nil),

@@ -38,7 +38,7 @@ const socketPrice = 4 << 10
 // the charge of a connection without a session covers its largest memory. The clients are plain sockets, which
 // need no memory of the process.
 func TestPricesCoverConnectionsWithoutASession(t *testing.T) {
-	// A TLS record in part, and records with a ClientHello of 65,000 bytes in part.
+	// record is an incomplete TLS record. hellos are records with the first part of a ClientHello of 65,000 bytes.
 	record := append([]byte{typeApplicationData, 3, 3, 0x40, 0}, make([]byte, 16_000)...)
 	hello := append([]byte{typeHandshake, 3, 1, 0x3E, 0x80}, make([]byte, 16_000)...)
 	hellos := bytes.Repeat(hello, 4)

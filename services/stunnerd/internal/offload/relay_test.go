@@ -342,7 +342,7 @@ func (r *testRelay) kernel(s *relayState) error {
 		return nil
 	}
 	programs := r.offload.kernel.collection.Programs
-	if r.objects.Programs == nil { // they stay the same, and reading all of them takes longer than most commands
+	if r.objects.Programs == nil { // programs stay the same, and reading all of them takes longer than most commands
 		r.objects = objects{map[ebpf.ProgramID]string{}, map[ebpf.MapID]string{}}
 		for name, p := range programs {
 			info, err := p.Info()

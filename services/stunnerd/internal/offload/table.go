@@ -383,7 +383,7 @@ func (r *record) release() {
 	r.released = true
 }
 
-// releaseAll makes the records independent of the memory of the slots.
+// releaseAll copies the state of all records out of their slots, so that the memory of the slots can be freed.
 func (t *table) releaseAll() {
 	for i := range t.records {
 		if r := t.records[i].Load(); r != nil {

@@ -467,7 +467,6 @@ func (s *space) dial(t testing.TB) (c conn) {
 	return c
 }
 
-// index returns the index of an interface.
 func (s *space) index(t testing.TB, name string) uint32 {
 	t.Helper()
 	var i *net.Interface

@@ -179,8 +179,8 @@ func TestForeignRelayAddressesAreNotBound(t *testing.T) {
 	}
 }
 
-// If its address is removed at the same time, an allocation still succeeds. A socket on the address works again when
-// the address is restored.
+// An allocation succeeds even if the address of the relay is removed at the same time. A socket on the address works
+// again when the address is restored.
 func TestRelayAddressThatIsRemovedAndAddedAgain(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return

@@ -20,7 +20,6 @@ type generation struct {
 	earlier []*generation
 }
 
-// state is the state of a generation.
 type state uint8
 
 const (

@@ -35,7 +35,7 @@ func TestDeniedPeersCountSessions(t *testing.T) {
 		}
 		all = append(all, s)
 	}
-	all[0].Traffic.Rx.Add(1) // it reaches another peer
+	all[0].Traffic.Rx.Add(1) // the session reaches another peer
 	check := func(after time.Duration, failed int) {
 		t.Helper()
 		list := table.Denied(begin, begin.Add(after))

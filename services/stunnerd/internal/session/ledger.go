@@ -88,7 +88,6 @@ var tiers = []tier{
 // usually gets (RFC 6177 §2).
 const networkBits = 48
 
-// network returns the network of a source.
 func network(source netip.Prefix) netip.Prefix {
 	if !source.IsValid() || source.Addr().Is4() {
 		return source

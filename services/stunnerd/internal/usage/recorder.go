@@ -181,7 +181,6 @@ func (b *Recorder) restore() {
 	}
 }
 
-// account returns the account of a slot.
 func (b *Recorder) account(at ref) *Account {
 	s := b.slots.at(at)
 	a := &Account{

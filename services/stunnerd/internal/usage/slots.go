@@ -51,7 +51,6 @@ type chunkHeader struct {
 	alive atomic.Int64
 }
 
-// state is the state of a slot.
 type state = uint32
 
 const (

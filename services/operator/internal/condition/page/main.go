@@ -84,7 +84,6 @@ func render(dir string) (string, error) {
 	return page, nil
 }
 
-// rows returns the rows of a file.
 func (s source) rows(file *ast.File) (rows string) {
 	for _, declared := range file.Decls {
 		if f, ok := declared.(*ast.FuncDecl); ok {

@@ -37,6 +37,9 @@ type assignment struct {
 type ports struct {
 	chosen map[string]assignment // by claim.key
 	free   func(network string, port int) bool
+	// published are the sockets in published configs, with their Gateways. No other Gateway gets such a port, even if it is
+	// free now: the dataplane of a Gateway that cannot be served as specified binds it at its next start.
+	published map[socket]types.NamespacedName
 	// offset is where the search for a substitute port begins. It differs between operators, so that operators that
 	// start at the same time on one host do not choose the same ports.
 	offset int
@@ -196,10 +199,11 @@ func (d *draft) place(c claim, port int) {
 	d.taken[socket{c.network, port}] = true
 }
 
-// usable reports whether a port can be assigned to a claim: the port is not assigned to another claim, and it is either
-// free or bound by the process of the same Gateway.
+// usable reports whether a port can be assigned to a claim: the port is not assigned to another claim, it is either free
+// or bound by the process of the same Gateway, and no other Gateway has published it.
 func (d *draft) usable(c claim, port int) bool {
-	return !d.taken[socket{c.network, port}] && d.bindable(c, port)
+	owner, published := d.ports.published[socket{c.network, port}]
+	return !d.taken[socket{c.network, port}] && d.bindable(c, port) && (!published || owner == c.gateway)
 }
 
 // bindable reports whether a port is free or bound by the process of the same Gateway.

@@ -3,9 +3,12 @@ package file
 import (
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
 func want(gateway, listener, network string, port int) claim {
@@ -170,3 +173,65 @@ func TestOperatorsWithFoldersOfTheirOwnDoNotMeet(t *testing.T) {
 		t.Errorf("ports %d and %d: the search does not begin at the offset or does not go round", x, y)
 	}
 }
+
+// A Gateway that cannot be served as specified keeps its published port, although its spec has another one and no process
+// has bound it: no other Gateway gets the port, also after a restart.
+func TestPublishedPortsAreKept(t *testing.T) {
+	for name, restart := range map[string]bool{"running": false, "restarted": true} {
+		s := newSite(t)
+		if err := s.provider.prepare(); err != nil {
+			t.Fatal(err)
+		}
+		start := func() *loop {
+			l, err := newLoop(s.provider, discovery.NewServer(discovery.ServerOptions{Log: s.provider.Log}), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		l := start()
+		round := func() {
+			t.Helper()
+			if err := l.round(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		round()
+		if got := l.current(doorKey); got == nil || got.Listeners[0].Port != 17478 {
+			t.Fatalf("TEST NOT VALID: config %+v", got)
+		}
+		s.write("config.yml", strings.Replace(configYAML, "authRef: {name: turn-auth}", "authRef: {name: gone}", 1))
+		s.write("gateway.yaml", strings.Replace(gatewayYAML, "17478", "17500", 1))
+		round()
+		if restart {
+			l = start()
+		}
+		s.write("side.yaml", strings.NewReplacer("17600", "17478", "gatewayClassName: turn", "gatewayClassName: side").Replace(sideYAML))
+		s.write("config.yml", strings.Replace(configYAML, "authRef: {name: turn-auth}", "authRef: {name: gone}", 1)+"---\n"+sideClassYAML)
+		round()
+		if got := l.current(doorKey); got == nil || got.Listeners[0].Port != 17478 {
+			t.Errorf("%s: the Gateway with the mistake has %+v", name, got)
+		}
+		if got := l.current(sideKey); got == nil || got.Listeners[0].Port == 17478 {
+			t.Errorf("%s: the other Gateway has %+v, want another port than 17478", name, got)
+		}
+		s.write("config.yml", configYAML+"---\n"+sideClassYAML)
+		round()
+		if got := l.current(doorKey); got == nil || got.Listeners[0].Port != 17500 {
+			t.Errorf("%s: after the correction %+v, want port 17500", name, got)
+		}
+	}
+}
+
+const sideClassYAML = `apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: side}
+spec:
+  controllerName: stunner.l7mp.io/gateway-operator
+  parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: side, namespace: calls}
+---
+apiVersion: stunner.l7mp.io/v1
+kind: GatewayConfig
+metadata: {name: side, namespace: calls}
+spec: {authType: static, userName: ann, password: correct-horse-battery}
+`

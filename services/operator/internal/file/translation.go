@@ -99,6 +99,7 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 		return l.Stunnerd == "" && claimed[gateway] || unclaimed[gateway] || l.dataplanes.HoldsPorts(gateway) ||
 			r.isGatewayMissing(gateway)
 	}
+	l.ports.published = l.publishedSockets(t.view)
 	if err := l.ports.assign(all, holds); err != nil {
 		return t, err
 	}
@@ -111,6 +112,21 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 		l.meters.translations.Inc()
 	}
 	return t, nil
+}
+
+// publishedSockets returns the sockets of listeners in the published configs of all Gateways that are not removed.
+func (l *loop) publishedSockets(v *resource.View) map[socket]types.NamespacedName {
+	sockets, removed := map[socket]types.NamespacedName{}, l.removedGateways(v)
+	for _, key := range l.servedGateways() {
+		c := l.lastPublished(key)
+		if c == nil || slices.Contains(removed, key) {
+			continue
+		}
+		for _, listener := range c.Listeners {
+			sockets[socket{listener.Protocol.Network(), listener.Port}] = key
+		}
+	}
+	return sockets
 }
 
 // apply applies the result of translating one Gateway according to the decision.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
@@ -243,6 +244,9 @@ func (l *loop) observeTranslated(
 		l.end(ref.NamespacedName) // the Gateway was deleted and created again, and the watch delivered one change
 	}
 	changed := l.view.Put(o)
+	if gw, is := o.(*gwapiv1.Gateway); is && (before == nil || before.GetUID() != o.GetUID()) && l.published.nodePorts != nil {
+		l.setNodePorts(ref.NamespacedName, l.published.nodePorts(gw))
+	}
 	if before != nil && len(changed) == 0 {
 		l.writer.setVersion(ref, before.GetResourceVersion(), o.GetResourceVersion())
 	}
@@ -512,6 +516,7 @@ func (l *loop) serve(key types.NamespacedName, r *translate.Result, restored *co
 	switch {
 	case r.Decision == translate.Served:
 		l.published.publish(key, *r.Config)
+		l.setNodePorts(key, r.NodePorts)
 	case r.Revoked != nil:
 		l.published.publish(key, *r.Revoked)
 	case r.Decision.Ends():
@@ -526,7 +531,20 @@ func (l *loop) serve(key types.NamespacedName, r *translate.Result, restored *co
 func (l *loop) end(key types.NamespacedName) (published bool) {
 	l.rollouts.forwarding.removeGateway(key)
 	delete(l.unusable, key)
+	l.setNodePorts(key, nil)
 	return l.published.withdraw(key)
+}
+
+// setNodePorts sets the ports of nodes that the published config of a Gateway binds, and queues the Gateways that must
+// leave these ports to it. nil means that it binds none.
+func (l *loop) setNodePorts(gateway types.NamespacedName, n *resource.NodePorts) {
+	affected, change := map[translate.ObjectRef]struct{}{}, objectChange{object: n}
+	if n == nil {
+		gone := metav1.ObjectMeta{Namespace: gateway.Namespace, Name: gateway.Name}
+		change = objectChange{object: &resource.NodePorts{ObjectMeta: gone}, deleted: true}
+	}
+	l.readers.Of(l.updateView(change), affected)
+	l.requeue(affected)
 }
 
 // desiredOf returns the desired state that results from a translation. If handedOver is true, the Gateway now belongs

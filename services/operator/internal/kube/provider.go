@@ -68,6 +68,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
 
@@ -172,6 +173,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	l.published.previous = func(gateway types.NamespacedName) []string {
 		return previousListeners(ctx, k.cached, l.view.Gateway(gateway))
 	}
+	l.published.nodePorts = func(gw *gwapiv1.Gateway) *resource.NodePorts { return previousNodePorts(ctx, k.cached, gw) }
 	l.published.standby = func(gateway types.NamespacedName) *corev1.Secret {
 		return cachedStandby(ctx, k.cached, gateway)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,6 +33,10 @@ type publisher struct {
 	// place of the config; nil if there is none.
 	standby func(gateway types.NamespacedName) *corev1.Secret
 
+	// nodePorts returns the ports of nodes that an earlier operator process published for a Gateway; nil if there are none.
+	// Tests may leave it out.
+	nodePorts func(gw *gwapiv1.Gateway) *resource.NodePorts
+
 	configs map[types.NamespacedName]config.Config
 	// missing are the Gateways that an earlier operator process served and for which this process has not published a
 	// config.
@@ -54,23 +59,66 @@ func newPublisher(server *discovery.Server, r *rollouts, m *meters, log *slog.Lo
 // with the same name exist until they are garbage-collected, and are left out.
 func previousListeners(ctx context.Context, cached client.Reader, gw *gwapiv1.Gateway) (names []string) {
 	key := resource.KeyOf(gw)
-	owned := func(o client.Object) bool {
-		return slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
-			return r.Kind == resource.KindGateway && r.UID == gw.UID
-		})
-	}
 	m := &corev1.ConfigMap{}
-	if err := cached.Get(ctx, key, m); err == nil && owned(m) {
-		return listenerNames(m.Data[manifest.ConfigMapKey])
+	if err := cached.Get(ctx, key, m); err == nil && isOwned(m, gw) {
+		for _, l := range shownConfig(m.Data[manifest.ConfigMapKey]).Listeners {
+			names = append(names, l.Name)
+		}
+		return names
 	}
 	svc := &corev1.Service{}
-	if err := cached.Get(ctx, key, svc); err != nil || svc.Annotations[appliedAnnotation] != "" || !owned(svc) {
+	if err := cached.Get(ctx, key, svc); err != nil || svc.Annotations[appliedAnnotation] != "" || !isOwned(svc, gw) {
 		return nil
 	}
 	for _, port := range svc.Spec.Ports {
 		names = append(names, key.String()+"/"+port.Name)
 	}
 	return names
+}
+
+// isOwned reports whether a Gateway owns an object, and not a former one of its name.
+func isOwned(o client.Object, gw *gwapiv1.Gateway) bool {
+	return slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
+		return r.Kind == resource.KindGateway && r.UID == gw.UID
+	})
+}
+
+// previousNodePorts returns the ports of nodes that an earlier operator process published for a Gateway, from its
+// ConfigMap and its workload. Unlike the standby Secret, both are in the cache, so that no younger Gateway can take a port
+// before they are known.
+func previousNodePorts(ctx context.Context, cached client.Reader, gw *gwapiv1.Gateway) *resource.NodePorts {
+	key, m := resource.KeyOf(gw), &corev1.ConfigMap{}
+	if err := cached.Get(ctx, key, m); err != nil || !isOwned(m, gw) {
+		return nil
+	}
+	return translate.NodePortsOf(key, shownConfig(m.Data[manifest.ConfigMapKey]), cachedWorkload(ctx, cached, gw))
+}
+
+// cachedWorkload returns the workload of a Gateway in the cache, or nil. It lists the workloads of the namespace only if
+// none has the name of the Gateway, because spec.workloadName of the Dataplane may have named it.
+func cachedWorkload(ctx context.Context, cached client.Reader, gw *gwapiv1.Gateway) resource.Object {
+	for _, o := range []resource.Object{&appsv1.Deployment{}, &appsv1.DaemonSet{}} {
+		if cached.Get(ctx, resource.KeyOf(gw), o) == nil && isOwned(o, gw) {
+			return o
+		}
+	}
+	var deployments appsv1.DeploymentList
+	var daemonSets appsv1.DaemonSetList
+	if cached.List(ctx, &deployments, client.InNamespace(gw.Namespace)) != nil ||
+		cached.List(ctx, &daemonSets, client.InNamespace(gw.Namespace)) != nil {
+		return nil
+	}
+	for i := range deployments.Items {
+		if isOwned(&deployments.Items[i], gw) {
+			return &deployments.Items[i]
+		}
+	}
+	for i := range daemonSets.Items {
+		if isOwned(&daemonSets.Items[i], gw) {
+			return &daemonSets.Items[i]
+		}
+	}
+	return nil
 }
 
 // cachedStandby returns the standby Secret of a Gateway in the cache, or nil.

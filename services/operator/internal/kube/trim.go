@@ -243,7 +243,7 @@ func condense(text string) string {
 }
 
 // condenseKey shortens the value of a key in a ConfigMap for the cache. A long value is replaced by its hash. The hash
-// of a config is followed by the names of its listeners, which previousListeners needs.
+// of a config is followed by what shownConfig needs.
 func condenseKey(key, value string) string {
 	if key != manifest.ConfigMapKey || len(value) < condenseFrom {
 		return condense(value)
@@ -251,20 +251,24 @@ func condenseKey(key, value string) string {
 	if strings.HasPrefix(value, condensedPrefix) {
 		return value
 	}
-	return strings.Join(append([]string{condense(value)}, listenerNames(value)...), "\n")
+	return condense(value) + "\n" + string(shownConfig(value).Canonical())
 }
 
-// listenerNames returns the names of the listeners in a config, which may have been shortened by condenseKey.
-func listenerNames(condensed string) (names []string) {
-	if strings.HasPrefix(condensed, condensedPrefix) {
-		return strings.Split(condensed, "\n")[1:]
+// shownConfig returns the config in a ConfigMap, which may have been shortened by condenseKey, with nothing but the
+// endpoints of the process and the names and ports of listeners.
+func shownConfig(value string) (shown config.Config) {
+	if condensed, rest, _ := strings.Cut(value, "\n"); strings.HasPrefix(condensed, condensedPrefix) {
+		value = rest
 	}
-	if c, _, err := config.Parse([]byte(condensed)); err == nil {
-		for _, l := range c.Listeners {
-			names = append(names, l.Name)
-		}
+	c, _, err := config.Parse([]byte(value))
+	if err != nil {
+		return shown
 	}
-	return names
+	shown.Admin.HealthcheckEndpoint, shown.Admin.MetricsEndpoint = c.Admin.HealthcheckEndpoint, c.Admin.MetricsEndpoint
+	for _, l := range c.Listeners {
+		shown.Listeners = append(shown.Listeners, config.Listener{Name: l.Name, Protocol: l.Protocol, Port: l.Port})
+	}
+	return shown
 }
 
 func condenseAll(texts map[string]string) {

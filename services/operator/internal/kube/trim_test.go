@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -180,18 +181,21 @@ func TestLeanObjectsAreComparedInFull(t *testing.T) {
 	}
 }
 
-// A condensed config keeps the names of its listeners.
+// A condensed config keeps the names and ports of its listeners, and the endpoints of the process.
 func TestLeanConfigsNameTheirListeners(t *testing.T) {
-	short := `{"version":"v1","admin":{"name":"m/e"},"listeners":[{"name":"m/e/a","protocol":"TURN-UDP"},{"name":"m/e/b","protocol":"TURN-TCP"}]}`
+	short := `{"version":"v1","admin":{"name":"m/e","metrics_endpoint":"http://:8081/metrics"},"listeners":[{"name":"m/e/a","protocol":"TURN-UDP","port":3479},{"name":"m/e/b","protocol":"TURN-TCP"}]}`
 	for _, text := range []string{short, short + strings.Repeat(" ", 1000)} {
 		once := condenseKey(manifest.ConfigMapKey, text)
-		if names := listenerNames(once); !reflect.DeepEqual(names, []string{"m/e/a", "m/e/b"}) ||
+		want := []config.Listener{
+			{Name: "m/e/a", Protocol: config.TURNUDP, Port: 3479}, {Name: "m/e/b", Protocol: config.TURNTCP, Port: 3478},
+		}
+		if c := shownConfig(once); !reflect.DeepEqual(c.Listeners, want) || c.Admin.MetricsEndpoint != "http://:8081/metrics" ||
 			condenseKey(manifest.ConfigMapKey, once) != once {
-			t.Errorf("listeners %v of %d bytes", names, len(text))
+			t.Errorf("%+v of %d bytes", c, len(text))
 		}
 	}
-	if names := listenerNames(condenseKey(manifest.ConfigMapKey, strings.Repeat("{", 1000))); len(names) > 0 {
-		t.Errorf("listeners %v of what is no config", names)
+	if c := shownConfig(condenseKey(manifest.ConfigMapKey, strings.Repeat("{", 1000))); len(c.Listeners) > 0 {
+		t.Errorf("listeners %v of what is no config", c.Listeners)
 	}
 }
 

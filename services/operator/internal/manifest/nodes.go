@@ -9,6 +9,11 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
+// OnOtherNodes reports whether the pods of a Dataplane and existing pods are on different nodes, as OnDifferentNodes does.
+func OnOtherNodes(a *stunnerv1.Dataplane, existing corev1.PodSpec) bool {
+	return different(nodesOf(a), nodesOfPod(existing))
+}
+
 // OnDifferentNodes reports whether nodeSelector and required node affinity keep the pods of two Dataplanes on different
 // nodes: both require values of the same label or field, and have no value in common. Operators other than In are
 // ignored, so the result may be false although no node has pods of both.
@@ -16,8 +21,11 @@ func OnDifferentNodes(a, b *stunnerv1.Dataplane) bool {
 	if a == b {
 		return false
 	}
-	others := nodesOf(b)
-	for _, one := range nodesOf(a) {
+	return different(nodesOf(a), nodesOf(b))
+}
+
+func different(these, others []nodeValues) bool {
+	for _, one := range these {
 		for _, other := range others {
 			if !one.excludes(other) {
 				return false
@@ -47,16 +55,20 @@ func nodesOf(template *stunnerv1.Dataplane) []nodeValues {
 	if err != nil {
 		return []nodeValues{{}}
 	}
+	return nodesOfPod(pod.Spec)
+}
+
+func nodesOfPod(pod corev1.PodSpec) []nodeValues {
 	selected := nodeValues{}
-	for label, value := range pod.Spec.NodeSelector {
+	for label, value := range pod.NodeSelector {
 		selected[label] = []string{value}
 	}
-	if a := pod.Spec.Affinity; a == nil || a.NodeAffinity == nil ||
+	if a := pod.Affinity; a == nil || a.NodeAffinity == nil ||
 		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return []nodeValues{selected}
 	}
 	var alternatives []nodeValues
-	for _, term := range pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+	for _, term := range pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
 		values := maps.Clone(selected)
 		for _, r := range slices.Concat(term.MatchExpressions, term.MatchFields) {
 			if _, twice := values[r.Key]; r.Operator == corev1.NodeSelectorOpIn && !twice {

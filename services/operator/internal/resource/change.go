@@ -40,6 +40,7 @@ func NewView(objects []Object) *View {
 		installations:  table[*Installations]{},
 		rollouts:       table[*Rollout]{},
 		rejections:     table[*Rejection]{},
+		nodePorts:      table[*NodePorts]{},
 		overBudget:     table[*OverBudget]{},
 		certificates:   map[types.NamespacedName]*Certificate{},
 
@@ -119,6 +120,10 @@ func (v *View) set(o Object, del bool) Facts {
 		replace(v.rollouts, aRollout, key, o, del, changed)
 	case *Rejection:
 		replace(v.rejections, aRejection, key, o, del, changed)
+	case *NodePorts:
+		if own := (Facts{}); replace(v.nodePorts, theNodePorts, key, o, del, own) {
+			changed.add(theNodePorts, types.NamespacedName{})
+		}
 	case *OverBudget:
 		v.setOverBudget(key, o, del, changed)
 	case *gwapiv1.ReferenceGrant:

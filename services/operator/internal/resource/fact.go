@@ -49,6 +49,7 @@ const (
 	theInstallations
 	aRollout
 	aRejection
+	theNodePorts
 	anOverBudget
 	allGatewaysOfClass
 	allGatewaysOfConfig

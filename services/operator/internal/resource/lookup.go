@@ -204,6 +204,15 @@ func (v *View) Rejection(gateway types.NamespacedName) RejectionState {
 	return cmp.Or(find(v, v.rejections, aRejection, gateway), &Rejection{}).RejectionState
 }
 
+// NodePorts returns the ports of nodes that Gateways bind, sorted by Gateway.
+func (v *View) NodePorts() (all []*NodePorts) {
+	v.record(theNodePorts, types.NamespacedName{})
+	for _, key := range v.nodePorts.keys() {
+		all = append(all, v.nodePorts[key])
+	}
+	return all
+}
+
 // OverBudget returns the reason why a route exceeds a budget of a Gateway; the zero value if it does not.
 func (v *View) OverBudget(gateway, route types.NamespacedName) BudgetRefusal {
 	v.record(anOverBudget, route)

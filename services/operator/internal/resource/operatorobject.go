@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -87,6 +88,34 @@ type RolloutState struct {
 // DeepCopyObject is part of runtime.Object.
 func (f *Rollout) DeepCopyObject() runtime.Object {
 	return &Rollout{TypeMeta: f.TypeMeta, ObjectMeta: *f.ObjectMeta.DeepCopy(), RolloutState: f.RolloutState}
+}
+
+// NodePorts are the ports of nodes that the pods of the Gateway with the same name bind according to the published config.
+// A view has one for each Gateway whose pods are in the host network. It stays while the Gateway cannot be served.
+type NodePorts struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	Sockets []NodeSocket
+	// Pod contains the fields of the pods that choose their nodes.
+	Pod corev1.PodSpec
+}
+
+// NodeSocket is a port of the nodes with its use in messages.
+type NodeSocket struct {
+	NodePort
+	Use string
+}
+
+// NodePort is a port of the nodes.
+type NodePort struct {
+	Network string // udp or tcp
+	Number  int32
+}
+
+// DeepCopyObject is part of runtime.Object.
+func (n *NodePorts) DeepCopyObject() runtime.Object {
+	return &NodePorts{TypeMeta: n.TypeMeta, ObjectMeta: *n.ObjectMeta.DeepCopy(), Sockets: slices.Clone(n.Sockets),
+		Pod: *n.Pod.DeepCopy()}
 }
 
 // Rejection lists the objects of a Gateway that could not be written as generated, usually because the API server

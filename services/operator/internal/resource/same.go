@@ -98,6 +98,8 @@ func contentOf(o Object) []any {
 		return []any{o.RolloutState}
 	case *Rejection:
 		return []any{o.RejectionState}
+	case *NodePorts:
+		return []any{o.Sockets, o.Pod}
 	}
 	return nil
 }

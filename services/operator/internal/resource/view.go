@@ -51,6 +51,7 @@ type View struct {
 	installations  table[*Installations]
 	rollouts       table[*Rollout]
 	rejections     table[*Rejection]
+	nodePorts      table[*NodePorts]
 	overBudget     table[*OverBudget]
 	// certificates are the parsed certificates of Secrets in the view.
 	certificates map[types.NamespacedName]*Certificate

@@ -125,6 +125,7 @@ func (d draft) assemble(refused condition.Finding) Result {
 		c := d.config()
 		if refused = publishable(c); refused.OK() {
 			r.Decision, r.Config, r.Named, r.Objects = Served, &c, d.named, d.objects(c)
+			r.NodePorts = NodePortsOf(r.Key, c, d.workload)
 			if d.parameters.dataplane != nil {
 				r.RelayPorts = manifest.RelayPorts(d.parameters.dataplane)
 			}

@@ -7,10 +7,16 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
@@ -26,14 +32,60 @@ import (
 //
 // Two Gateways are left out if node affinity keeps their pods on different nodes.
 
+// The published ports of an older Gateway count like those in its spec, because its pods keep them while it cannot be
+// served as specified, see NodePortsOf.
+
 // hostPort is a port of the nodes.
-type hostPort struct {
-	network string // udp or tcp
-	number  int32
-}
+type hostPort = resource.NodePort
 
 // hostPorts are the ports of nodes that other Gateways use, with the part of the Gateway that uses them, for messages.
 type hostPorts map[hostPort]string
+
+// NodePortsOf returns the ports of nodes that the pods of a Gateway bind according to a config. It returns nil if a
+// workload, which may be nil, has no pods in the host network.
+func NodePortsOf(gateway types.NamespacedName, c config.Config, workload resource.Object) *resource.NodePorts {
+	var pod corev1.PodSpec
+	switch w := workload.(type) {
+	case *appsv1.Deployment:
+		pod = w.Spec.Template.Spec
+	case *appsv1.DaemonSet:
+		pod = w.Spec.Template.Spec
+	}
+	if !pod.HostNetwork {
+		return nil
+	}
+	n := &resource.NodePorts{
+		ObjectMeta: metav1.ObjectMeta{Namespace: gateway.Namespace, Name: gateway.Name},
+		Pod:        corev1.PodSpec{NodeSelector: pod.NodeSelector, Affinity: pod.Affinity},
+	}
+	for _, l := range c.Listeners {
+		name := strings.TrimPrefix(l.Name, gateway.String()+"/")
+		port := hostPort{Network: l.Protocol.Network(), Number: int32(l.Port)}
+		n.Sockets = append(n.Sockets, resource.NodeSocket{NodePort: port, Use: fmt.Sprintf("listener %q of ", name)})
+	}
+	for i, endpoint := range adminEndpoints(c) {
+		if number := endpointPort(endpoint); number != 0 {
+			port := hostPort{Network: "tcp", Number: number}
+			n.Sockets = append(n.Sockets, resource.NodeSocket{NodePort: port, Use: [...]string{"the probes of ", "the metrics of "}[i]})
+		}
+	}
+	return n
+}
+
+// adminEndpoints returns the endpoints of probes and metrics in a config.
+func adminEndpoints(c config.Config) [2]string {
+	return [...]string{ptr.Deref(c.Admin.HealthcheckEndpoint, ""), c.Admin.MetricsEndpoint}
+}
+
+// endpointPort returns the port of an endpoint of the dataplane process, or 0.
+func endpointPort(endpoint string) int32 {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return 0
+	}
+	port, _ := strconv.ParseUint(u.Port(), 10, 16)
+	return int32(port)
+}
 
 // takenHostPorts returns the ports that older Gateways use on the nodes of a Gateway. It returns none if the pods of the
 // Gateway are not in the host network, or are not managed by the operator.
@@ -42,6 +94,7 @@ func takenHostPorts(v *resource.View, gw *gwapiv1.Gateway, p parameters, a annot
 		return nil
 	}
 	taken := hostPorts{}
+	taken.addPublished(v, gw, p)
 	for _, other := range gatewaysOnHosts(v) {
 		if !older(other, gw) {
 			continue
@@ -59,6 +112,19 @@ func takenHostPorts(v *resource.View, gw *gwapiv1.Gateway, p parameters, a annot
 		taken.add(v, gw.Namespace, other, theirs, b)
 	}
 	return taken
+}
+
+// addPublished adds the published ports of the Gateways that are older than a Gateway with parameters p.
+func (h hostPorts) addPublished(v *resource.View, gw *gwapiv1.Gateway, p parameters) {
+	for _, n := range v.NodePorts() {
+		other := v.Gateway(resource.KeyOf(n))
+		if other == nil || !older(other, gw) || manifest.OnOtherNodes(p.dataplane, n.Pod) {
+			continue
+		}
+		for _, s := range n.Sockets {
+			h.use(s.NodePort, s.Use, gw.Namespace, other)
+		}
+	}
 }
 
 // onHosts reports whether the pods of a Gateway are in the host network and managed by the operator.
@@ -91,32 +157,34 @@ func gatewaysOnHosts(v *resource.View) (list []*gwapiv1.Gateway) {
 	return list
 }
 
-// add adds the ports of a Gateway. The oldest Gateway with a port remains. A Gateway of another namespace than the reader
+// use adds a port of a Gateway, unless another Gateway was added with it. A Gateway of another namespace than the reader
 // of the message is not named, because the reader may have no right to see it.
-func (h hostPorts) add(v *resource.View, reader string, gw *gwapiv1.Gateway, p parameters, a annotations) {
+func (h hostPorts) use(port hostPort, use, reader string, gw *gwapiv1.Gateway) {
 	name := "a Gateway of another namespace"
 	if gw.Namespace == reader {
 		name = "Gateway " + resource.KeyOf(gw).String()
 	}
-	use := func(network string, number int32, format string, args ...any) {
-		if _, taken := h[hostPort{network, number}]; !taken {
-			h[hostPort{network, number}] = fmt.Sprintf(format, args...) + name
-		}
+	if _, taken := h[port]; !taken {
+		h[port] = use + name
 	}
+}
+
+// add adds the ports in the spec of a Gateway.
+func (h hostPorts) add(v *resource.View, reader string, gw *gwapiv1.Gateway, p parameters, a annotations) {
 	for _, l := range gw.Spec.Listeners {
 		if protocol, _ := protocolOf(l.Protocol); protocol != "" {
 			port := cmp.Or(a.targetPorts[string(l.Name)], int32(l.Port))
-			use(protocol.Network(), port, "listener %q of ", l.Name)
+			h.use(hostPort{Network: protocol.Network(), Number: port}, fmt.Sprintf("listener %q of ", l.Name), reader, gw)
 		}
 	}
 	for port, purpose := range processPorts(v, a, p) {
-		use("tcp", port, "the %s of ", purpose)
+		h.use(hostPort{Network: "tcp", Number: port}, "the "+purpose+" of ", reader, gw)
 	}
 }
 
 // avoidsHostPorts rejects a listener on a port of the nodes that an older Gateway uses.
 func (l *listener) avoidsHostPorts(taken hostPorts) condition.Finding {
-	if user, clash := taken[hostPort{l.network(), l.target}]; clash {
+	if user, clash := taken[hostPort{Network: l.network(), Number: l.target}]; clash {
 		return condition.HostPortTaken(l.network(), l.target, user)
 	}
 	return condition.Finding{}
@@ -148,7 +216,7 @@ func (d *draft) leaveUnknownPorts() []condition.Finding {
 			}
 		}
 	}
-	maps.DeleteFunc(taken, func(p hostPort, _ string) bool { return added[p.number] == "" })
+	maps.DeleteFunc(taken, func(p hostPort, _ string) bool { return added[p.Number] == "" })
 	if d.unknownPorts = len(taken) > 0; d.opt.Published == nil {
 		return nil
 	}
@@ -176,12 +244,11 @@ func knownConfigs(v *resource.View, gw *gwapiv1.Gateway, opt Options) []*stunner
 
 // publishes reports whether the published config has an endpoint of probes or metrics at a port.
 func (d *draft) publishes(port int32) bool {
-	c := d.opt.Published
-	return c != nil && slices.ContainsFunc([]string{c.Admin.MetricsEndpoint, ptr.Deref(c.Admin.HealthcheckEndpoint, "")},
-		func(endpoint string) bool {
-			u, err := url.Parse(endpoint)
-			return err == nil && u.Port() == strconv.Itoa(int(port))
-		})
+	if d.opt.Published == nil {
+		return false
+	}
+	endpoints := adminEndpoints(*d.opt.Published)
+	return slices.ContainsFunc(endpoints[:], func(e string) bool { return endpointPort(e) == port })
 }
 
 // unresolved reports whether the class or the parameters of a Gateway cannot be resolved, so that its published objects
@@ -205,7 +272,7 @@ func (d *draft) leaveHeldPorts() []condition.Finding {
 	taken := hostPorts{}
 	for _, l := range d.listeners {
 		if l.published != nil {
-			taken[hostPort{l.network(), int32(l.published.config.Port)}] = fmt.Sprintf("listener %q", l.name())
+			taken[hostPort{Network: l.network(), Number: int32(l.published.config.Port)}] = fmt.Sprintf("listener %q", l.name())
 		}
 	}
 	return d.leavePorts(taken, condition.HeldPortLeft)
@@ -229,7 +296,7 @@ func (d *draft) leavePorts(
 			func(s *stunnerv1.DataplaneSpec) bool { return s.EnableMetricsEndpoint },
 			func(s *stunnerv1.DataplaneSpec) { s.EnableMetricsEndpoint = false }},
 	} {
-		user, clash := taken[hostPort{"tcp", p.port}]
+		user, clash := taken[hostPort{Network: "tcp", Number: p.port}]
 		if !clash || !p.served(&d.parameters.dataplane.Spec) {
 			continue
 		}

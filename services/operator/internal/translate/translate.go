@@ -212,6 +212,9 @@ type Result struct {
 	// Skeleton are the objects that do not depend on the config: Services, and the Deployment or DaemonSet. If the
 	// decision is Held, missing objects of Skeleton may be created, but existing ones must not be changed.
 	Skeleton []resource.Object
+	// NodePorts are the ports of nodes that the pods bind with Config; nil unless the decision is Served and the pods are
+	// in the host network. The provider keeps the last one in the view until the Gateway ends.
+	NodePorts *resource.NodePorts
 	// RelayPorts is the port range of relay sockets according to the Dataplane; zero unless the decision is Served.
 	RelayPorts config.PortRange
 	// KeepReplicas means that the number of replicas of the Deployment must not change when the operator stops setting

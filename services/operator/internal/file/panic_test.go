@@ -31,6 +31,12 @@ spec:
     - {name: udp, port: 17600, protocol: TURN-UDP}
 `
 
+const revocationYAML = `apiVersion: stunner.l7mp.io/v1
+kind: Revocation
+metadata: {name: ada, namespace: calls}
+spec: {user: ada, issuedBefore: "2126-01-01T00:00:00Z"}
+`
+
 // panicking returns a loop in which the translation of the objects that is selects panics while faulty returns true.
 // panics is the number of panics.
 func panicking(t *testing.T, s *site, faulty func() bool, is func(translate.ObjectRef) bool) (l *loop, panics *int) {
@@ -115,6 +121,11 @@ func TestPanicOfATranslationIsContained(t *testing.T) {
 			if text := log.String(); !strings.Contains(text, "calls/door") || !strings.Contains(text, "a fault of the translation") {
 				t.Errorf("log %s", text)
 			}
+			s.write("revocation.yaml", revocationYAML)
+			round()
+			if got := l.current(doorKey).Auth.Revocations; len(got) != 1 {
+				t.Errorf("after a revocation %v is published", got)
+			}
 			faulty = false
 			round()
 			if got := port(doorKey); got != 17500 || len(l.summary.problems) != 0 {
@@ -143,6 +154,13 @@ func TestPanicAfterARestart(t *testing.T) {
 		}
 		if *panics == 0 || got == nil || got.Revision() != before.Revision() {
 			t.Errorf("%d panics, config %+v, want that of the previous run", *panics, got)
+		}
+		s.write("revocation.yaml", revocationYAML)
+		if err := l.round(); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.current(doorKey); len(got.Auth.Revocations) != 1 {
+			t.Errorf("after a revocation %v is published", got.Auth.Revocations)
 		}
 	}
 }

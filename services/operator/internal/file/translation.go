@@ -51,7 +51,9 @@ func (l *loop) translateGateway(t *translation, key types.NamespacedName) transl
 	}
 	var out translate.Outcome
 	if t.failed[ref] || !l.contain(t, ref, func() { out = l.translateObject(ref, t.view, opt) }) {
-		return translate.Result{Key: key, Decision: translate.Held}
+		r := translate.Result{Key: key, Decision: translate.Held}
+		l.contain(t, ref, func() { r.Revoked = translate.Revoked(t.view, key, opt) })
+		return r
 	}
 	return *out.Gateway
 }

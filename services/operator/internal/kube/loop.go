@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -417,9 +418,26 @@ func (l *loop) keepPublished(ref translate.ObjectRef, restored *config.Config) (
 			return false
 		}
 	}
-	l.serve(key, &translate.Result{Key: key, Decision: translate.Held}, restored)
+	held := translate.Result{Key: key, Decision: translate.Held, Revoked: l.revoked(ref, restored)}
+	l.serve(key, &held, restored)
 	l.published.updateMissing(key, translate.Held)
+	if held.Revoked != nil {
+		l.writer.revoke(ref, held.Revoked)
+	}
 	return true
+}
+
+// revoked returns the published config of a Gateway with the revocations that are in force now, if they differ; otherwise
+// nil. The Gateway is translated again when its Revocations change, although its translation may panic before it reads
+// them.
+func (l *loop) revoked(ref translate.ObjectRef, restored *config.Config) (c *config.Config) {
+	opt, dependencies := l.optionsFor(ref), resource.Facts{}
+	opt.Published = cmp.Or(restored, opt.Published)
+	translate.Contain(l.log, ref, func() {
+		c = translate.Revoked(l.view.Recording(dependencies), ref.NamespacedName, opt)
+	})
+	l.readers.Extend(ref, dependencies)
+	return c
 }
 
 // optionsFor returns the options for the translation of an object.

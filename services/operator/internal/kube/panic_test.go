@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -66,9 +67,23 @@ func TestPanicOfATranslationIsContained(t *testing.T) {
 		!strings.Contains(text, "a fault of the translation") {
 		t.Errorf("log %s", text)
 	}
+	apply(objectChange{object: revocationOf("media")})
+	key := types.NamespacedName{Namespace: "media", Name: "bad"}
+	stored := l.writer.desired[translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: key}].standby
+	if c := l.published.current(key); len(c.Auth.Revocations) != 1 || stored == nil || stored.Revision() != c.Revision() {
+		t.Errorf("after a revocation %v is published, %v is stored", c.Auth.Revocations, stored)
+	}
 	faulty = false
 	apply(moved("bad", 1))
 	expect("after a change of endpoints", 5000, 5001)
+}
+
+// revocationOf returns a Revocation of a user at all Gateways of a namespace.
+func revocationOf(namespace string) *stunnerv1.Revocation {
+	return &stunnerv1.Revocation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ada", CreationTimestamp: metav1.Now()},
+		Spec:       stunnerv1.RevocationSpec{User: "ada"},
+	}
 }
 
 // After a restart, a Gateway whose translation panics has the config of its standby Secret, whether the translation
@@ -103,6 +118,10 @@ func TestPanicAfterARestart(t *testing.T) {
 			t.Errorf("%s: TEST NOT VALID: no panic", name)
 		case got == nil || got.Revision() != good.Revision():
 			t.Errorf("%s: config %+v, want that of the standby Secret", name, got)
+		}
+		l.applyAll([]objectChange{{object: revocationOf(gatewayKey.Namespace)}}, &task{})
+		if got := l.published.current(gatewayKey); got == nil || len(got.Auth.Revocations) != 1 {
+			t.Errorf("%s: after a revocation the config is %+v", name, got)
 		}
 	}
 }

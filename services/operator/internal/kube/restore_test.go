@@ -241,11 +241,7 @@ func TestRevocationAtAHeldGatewayIsStored(t *testing.T) {
 	running.applyAll([]objectChange{{object: objects[1], deleted: true}}, &task{})
 	restarted := afterAMistake(t, &bytes.Buffer{}, func(l *loop) { l.standbyOf(t, standbySecret(t, *good)) })
 	for name, l := range map[string]*loop{"running": running, "restarted": restarted} {
-		at := metav1.Now()
-		l.applyAll([]objectChange{{object: &stunnerv1.Revocation{
-			ObjectMeta: metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: "ada", CreationTimestamp: at},
-			Spec:       stunnerv1.RevocationSpec{User: "ada"},
-		}}}, &task{})
+		l.applyAll([]objectChange{{object: revocationOf(gatewayKey.Namespace)}}, &task{})
 		published := l.published.current(gatewayKey)
 		stored := l.writer.desired[translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: gatewayKey}].standby
 		if len(published.Auth.Revocations) != 1 || stored == nil || stored.Revision() != published.Revision() {

@@ -98,6 +98,18 @@ func (w *writer) setStandby(ref translate.ObjectRef, c *config.Config) bool {
 	return true
 }
 
+// revoke replaces the config in the desired standby Secret of a Gateway whose translation panics. The Secret is written
+// with the other objects, which stay as they are.
+func (w *writer) revoke(ref translate.ObjectRef, c *config.Config) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if want, ok := w.desired[ref]; ok && want.ours {
+		want.standby, want.frozen = c, want.complete
+		w.desired[ref] = want
+		w.queue.enqueue(ref, want)
+	}
+}
+
 // countProblems returns the number of objects whose status reports a problem.
 func (w *writer) countProblems() (n int) {
 	w.mu.Lock()

@@ -66,6 +66,11 @@ func revocations(v *resource.View, gateway types.NamespacedName, now time.Time) 
 	return credential.MergeRevocations(all)
 }
 
+// Revoked returns Result.Revoked for a Gateway whose translation panics.
+func Revoked(v *resource.View, gateway types.NamespacedName, opt Options) *config.Config {
+	return revokedIf(true, v, gateway, opt)
+}
+
 // revokedIf returns Result.Revoked if the published config stays in force.
 func revokedIf(stays bool, v *resource.View, gateway types.NamespacedName, opt Options) *config.Config {
 	if !stays || opt.Published == nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -84,6 +85,10 @@ func TestCheck(t *testing.T) {
 			"apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: mesh}\nspec: {controllerName: example.org/mesh}\n---\n" +
 				"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: web}\nspec:\n  gatewayClassName: mesh\n  listeners: [{name: web, port: 80, protocol: TURN-UDP}]\n",
 			"Error 4 spec.controllerName: is not the controller name of STUNner, so that no Gateway of the class is served: use stunner.l7mp.io/gateway-operator\n",
+		},
+		"a Gateway of another installation": {
+			strings.Replace(app, "stunner", "theirs", 1),
+			"Error 5 spec.gatewayClassName: GatewayClass theirs is not in the files, so the Gateway is not checked: add it, or use stunner\n",
 		},
 		"a route of another kind": {
 			app + "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: b, namespace: app}\nspec:\n  parentRefs:\n    - name: a\n",

@@ -58,7 +58,7 @@ func (c *checker) classMissing(name string) error {
 	if own := slices.DeleteFunc(c.view.Classes(), func(n string) bool { return !c.ours(n) }); len(own) > 0 {
 		use = own
 	}
-	return finding.Errorf("create it, or use "+strings.Join(use, " or "), "GatewayClass %s does not exist", name)
+	return finding.Errorf("add it, or use "+strings.Join(use, " or "), "GatewayClass %s is not in the files, so the Gateway is not checked", name)
 }
 
 func (c *checker) ours(class string) bool {

@@ -101,6 +101,7 @@ func TestValues_InvalidOnesAreRejected(t *testing.T) {
 		`commonLabels: {team: 1}`:                                                                                       "/commonLabels/team",
 		`stunnerGatewayOperator: {dataplane: {spec: {hostNetwrk: true}}}`:                                               "'hostNetwrk'",
 		`stunnerGatewayOperator: {dataplane: {spec: {autoscaling: {maxReplica: 3}}}}`:                                   "'maxReplica'",
+		`stunnerGatewayOperator: {scaler: {enabled: false}, dataplane: {spec: {autoscaling: {maxReplicas: 3}}}}`:        "stunnerGatewayOperator.scaler.enabled:",
 		`stunnerGatewayOperator: {dataplane: {spec: {image: {nam: a}}}}`:                                                "'nam'",
 		`stunnerGatewayOperator: {dataplane: {spec: {resources: {limit: {memory: 1Gi}}}}}`:                              "'limit'",
 		`stunnerGatewayOperator: {deployment: {affinity: {nodeAffinty: {}}}}`:                                           "'nodeAffinty'",

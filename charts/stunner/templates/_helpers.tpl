@@ -256,6 +256,13 @@ ipFamilies:
 {{- end -}}
 {{- end }}
 
+{{/* The operator tells KEDA the number of allocations, unless a Prometheus does. */}}
+{{- define "stunner.checkScaler" -}}
+{{- if and .dataplane.spec.autoscaling (not .scaler.enabled) (ne (.dataplane.spec.autoscaling.trigger | default "external") "prometheus") -}}
+{{- fail "stunnerGatewayOperator.scaler.enabled: false takes from KEDA the number of allocations, so that stunnerGatewayOperator.dataplane.spec.autoscaling has no effect: set it to true, or dataplane.spec.autoscaling.trigger to prometheus" -}}
+{{- end -}}
+{{- end }}
+
 {{/* Two operators with one controller name would write the same objects: the younger one is paused. Only a cluster shows the other release. A ClusterRole with
 the name of this release's is left to Helm, which rejects that of others. */}}
 {{- define "stunner.checkController" -}}

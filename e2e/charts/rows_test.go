@@ -162,7 +162,9 @@ func TestValues_SetFieldsOfObjects(t *testing.T) {
 		{`stunnerAuthService: {autoscaling: {enabled: true, minReplicas: 1}}`, "PodDisruptionBudget/" + home + "/stunner-auth", "", "null"},
 		{`podDisruptionBudget: {unhealthyPodEvictionPolicy: IfHealthyBudget}`, "PodDisruptionBudget/" + home + "/stunner-auth", "spec.unhealthyPodEvictionPolicy", `"IfHealthyBudget"`},
 		{`monitoring: {podMonitor: {enabled: true, relabelings: [{targetLabel: site, replacement: a}], metricRelabelings: [{action: labeldrop, regex: x}]}}`,
-			"PodMonitor/" + home + "/stunner-auth", "spec.podMetricsEndpoints.0.relabelings.1.targetLabel", `"site"`},
+			"PodMonitor/" + home + "/stunner-auth", "spec.podMetricsEndpoints.0.relabelings.2.targetLabel", `"site"`},
+		{`monitoring: {podMonitor: {enabled: true}}`,
+			"PodMonitor/" + home + "/stunner-auth", "spec.podMetricsEndpoints.0.relabelings.1", `{"replacement":"stunner","targetLabel":"release"}`},
 		{`monitoring: {podMonitor: {enabled: true, metricRelabelings: [{action: labeldrop, regex: x}]}}`,
 			"PodMonitor/" + home + "/stunner-dataplane", "spec.podMetricsEndpoints.0.metricRelabelings.0.action", `"labeldrop"`},
 

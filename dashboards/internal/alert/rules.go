@@ -11,6 +11,7 @@ import (
 const (
 	gateway     = "{{ $labels.namespace }}/{{ $labels.gateway }}"
 	pod         = "{{ $labels.pod }} of gateway " + gateway
+	ofRelease   = "{{ with $labels.release }}of release {{ . }} {{ end }}"
 	inNamespace = "in namespace {{ $labels.namespace }}"
 )
 
@@ -161,8 +162,8 @@ func controlPlane() []Alert {
 	return []Alert{
 		{
 			Name: "OperatorDown", Severity: Warning, For: "5m", Expr: gone(query.Operator),
-			Summary:     "No operator runs " + inNamespace + ".",
-			Description: "No operator " + inNamespace + " has answered Prometheus for five minutes. Calls continue; changes do not take effect.",
+			Summary:     "No operator " + ofRelease + "runs " + inNamespace + ".",
+			Description: "No operator " + ofRelease + inNamespace + " has answered Prometheus for five minutes. Calls continue; changes do not take effect.",
 		},
 		{
 			Name: "GatewayNotPublished", Severity: Critical, For: "5m",
@@ -220,8 +221,8 @@ func auth() []Alert {
 	return []Alert{
 		{
 			Name: "AuthDown", Severity: Critical, For: "2m", Expr: gone(query.Auth),
-			Summary:     "No auth service runs " + inNamespace + ".",
-			Description: "No auth service " + inNamespace + " has answered Prometheus for two minutes. Clients get no credentials and cannot start calls. Running calls continue.",
+			Summary:     "No auth service " + ofRelease + "runs " + inNamespace + ".",
+			Description: "No auth service " + ofRelease + inNamespace + " has answered Prometheus for two minutes. Clients get no credentials and cannot start calls. Running calls continue.",
 		},
 		{
 			Name: "AuthErrorRateHigh", Severity: Critical, For: "5m",
@@ -246,11 +247,20 @@ func auth() []Alert {
 	}
 }
 
-// gone returns an expression for the namespaces in which no target of a job is up: its targets are down, or they
-// existed within the last day and no longer exist. A job that is absent for longer does not alert, because not every
-// service is installed and releases are uninstalled on purpose.
+// gone returns an expression for the releases of which no target of a job is up: its targets are down, or they existed
+// within the last day and no longer exist. A job that is absent for longer does not alert, because not every service is
+// installed and releases are uninstalled on purpose. Targets that no release labels, such as those of an older chart,
+// count as one release. Their absence does not alert if the namespace has other targets, which may have replaced them.
 func gone(job string) string {
-	up := query.Of(query.Up, query.Job(job))
-	most := func(expr string) string { return "max by (namespace) (" + expr + ")" }
-	return fmt.Sprintf("%s == 0 or (%s == 1 unless %s)", most(up), most("max_over_time("+up+"[1d])"), most(up))
+	most := func(by, window string, matchers ...string) string {
+		up := query.Of(query.Up, append([]string{query.Job(job)}, matchers...)...)
+		if window != "" {
+			up = "max_over_time(" + up + "[" + window + "])"
+		}
+		return "max by (" + by + ") (" + up + ")"
+	}
+	const release = "namespace, release"
+	return fmt.Sprintf("%s == 0 or (%s == 1 unless %s) or (%s == 1 unless %s)",
+		most(release, ""), most(release, "1d", `release!=""`), most(release, ""),
+		most("namespace", "1d", `release=""`), most("namespace", ""))
 }

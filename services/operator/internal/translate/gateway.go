@@ -135,7 +135,9 @@ func (d draft) assemble(refused condition.Finding) Result {
 	r.NeedsPublished = d.opt.Published == nil && (r.Decision == Held || d.unknownPorts || len(d.admission.refused) > 0 ||
 		slices.ContainsFunc(d.listeners, (*listener).held))
 	r.OverBudget.IgnoresRevocations = r.Decision == Served && d.auth.Type != config.AuthEphemeral
-	r.Revoked = revokedIf(r.Decision == Held, d.view, r.Key, d.opt)
+	if r.Decision == Held {
+		r.Revoked = d.withoutRevoked()
+	}
 	r.Status, r.Problems = d.status(refused, lost)
 	return r
 }

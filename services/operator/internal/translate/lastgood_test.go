@@ -215,6 +215,39 @@ func TestAnUngrantedCertificateIsNotUsed(t *testing.T) {
 	if got := listenerNames(c.after(&last).Config); !slices.Equal(got, []string{"turn/lobby/udp"}) {
 		t.Errorf("listeners %v, want udp alone", got)
 	}
+	// A mistake keeps the rest of the published config in force, but not the certificate. It is unknown whether
+	// spec.legacyGrants permits the certificate while the GatewayConfig is missing.
+	v := c.view()
+	gw := v.Gateway(v.Gateways()[0]).DeepCopy()
+	gw.Annotations = map[string]string{"stunner.l7mp.io/targetport": "{"}
+	v.Put(gw)
+	held := c.afterIn(v, &last)
+	if held.Decision != translate.Held || held.Revoked == nil || !slices.Equal(listenerNames(held.Revoked), []string{"turn/lobby/udp"}) {
+		t.Errorf("%s, revoked %+v, want udp alone", held.Decision, held.Revoked)
+	} else if again := c.afterIn(v, held.Revoked); again.Revoked != nil {
+		t.Errorf("the second time %+v", again.Revoked)
+	}
+	v.Delete(v.GatewayConfig(v.GatewayConfigs()[0]))
+	if held := c.afterIn(v, &last); held.Decision != translate.Held || held.Revoked != nil {
+		t.Errorf("without GatewayConfig: %s, revoked %+v", held.Decision, held.Revoked)
+	}
+}
+
+// While a mistake keeps the published config of a listener in force, a certificate that is taken back leaves it alone.
+func TestAnUngrantedCertificateLeavesAHeldConfig(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_certificate_that_is_taken_back_leaves_the_others.txtar"))
+	v := c.view()
+	permitted := c.afterIn(v, nil).Config
+	last := permitted.Clone()
+	last.Listeners[0].Cert, last.Listeners[0].Key = "YQ==", "Yg=="
+	last.Listeners[0].Certificates = []config.Certificate{{Cert: permitted.Listeners[0].Cert, Key: permitted.Listeners[0].Key}}
+	gw := v.Gateway(v.Gateways()[0]).DeepCopy()
+	gw.Annotations = map[string]string{"stunner.l7mp.io/targetport": "{"}
+	v.Put(gw)
+	if r := c.afterIn(v, &last); r.Decision != translate.Held || r.Revoked == nil ||
+		!slices.Equal(r.Revoked.Listeners[0].AllCertificates(), permitted.Listeners[0].AllCertificates()) {
+		t.Errorf("%s, revoked %+v", r.Decision, r.Revoked)
+	}
 }
 
 // K-07: the next translation removes a route whose namespace is not allowed any more.

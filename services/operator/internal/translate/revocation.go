@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -83,6 +84,32 @@ func revokedIf(stays bool, v *resource.View, gateway types.NamespacedName, opt O
 	c := opt.Published.Clone()
 	c.Auth.Revocations = now
 	return &c
+}
+
+// withoutRevoked returns Result.Revoked for a Gateway that is Held. Certificates stay while the parameters cannot be
+// resolved, because spec.legacyGrants is then unknown.
+func (d draft) withoutRevoked() *config.Config {
+	changed := revokedIf(true, d.view, resource.KeyOf(d.gateway), d.opt)
+	if d.opt.Published == nil || !d.findings.parameters.OK() {
+		return changed
+	}
+	c := cmp.Or(changed, d.opt.Published).Clone()
+	for i, l := range d.listeners {
+		named := func(entry config.Listener) bool { return entry.Name == d.listenerName(l) }
+		at := slices.IndexFunc(c.Listeners, named)
+		if at < 0 || !l.revoked || !d.firstOfName(i) {
+			continue
+		}
+		entry, permitted := &c.Listeners[at], d.configListener(l)
+		if slices.Equal(entry.AllCertificates(), permitted.AllCertificates()) {
+			continue
+		}
+		entry.Cert, entry.Key, entry.Certificates = permitted.Cert, permitted.Key, permitted.Certificates
+		if changed = &c; len(l.certificates) == 0 {
+			c.Listeners = slices.Delete(c.Listeners, at, at+1)
+		}
+	}
+	return changed
 }
 
 // Revocation computes the status of a Revocation: whether it can be used, and the Gateways that have it.

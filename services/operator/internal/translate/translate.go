@@ -200,8 +200,9 @@ type Result struct {
 	// Config is the dataplane config to publish; nil unless the decision is Served. A listener that cannot be served as
 	// specified keeps its entry of the published config.
 	Config *config.Config
-	// Revoked is the published config with the revocations that are in force now, if the decision is Held or Classless and
-	// they differ; otherwise nil. It is published, because a revocation must not wait for the correction of its Gateway.
+	// Revoked is the published config with the revocations that are in force now and, if the parameters can be used, without
+	// certificates whose references are not permitted any more. It is nil if the published config is that already, or if the
+	// decision is neither Held nor Classless. It is published, because neither must wait for the correction of the Gateway.
 	Revoked *config.Config
 	// Named are the clusters of Config as the ConfigMap shows them: with the DNS names of Services instead of their
 	// addresses.

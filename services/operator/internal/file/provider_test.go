@@ -63,7 +63,7 @@ func TestProviderRendersOnce_NotInForce(t *testing.T) {
 	}{
 		"a misspelt protocol": {"TURN-UDP", "TURN-UPD", `protocol: "TURN-UPD" is not supported: use `},
 		"no certificate":      {"TURN-UDP", "TURN-DTLS", "tls.certificateRefs: is empty: name a Secret"},
-		"no class":            {"gatewayClassName: turn", "gatewayClassName: trun", "spec.gatewayClassName: GatewayClass trun does not exist"},
+		"no class":            {"gatewayClassName: turn", "gatewayClassName: trun", "spec.gatewayClassName: GatewayClass trun is not in the files"},
 		"an old API version":  {"gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha2", "v1alpha2 of kind Gateway is not served: use "},
 	} {
 		s := newSite(t)

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -350,11 +351,17 @@ func (r *reader) clock(of string, at, sent time.Time) {
 	slices.SortFunc(r.s.Clocks, func(a, b diagnose.Clock) int { return cmp.Compare(a.Of, b.Of) })
 }
 
-// findOperator finds the names of the installation.
+// findOperator finds the names of the installation. If it is not found, nothing is known about the objects in the
+// namespace of the documentation.
 func (r *reader) findOperator(ctx context.Context) {
-	found := r.cluster.Installation(ctx, r.OperatorNamespace)
+	found, err := r.cluster.Installation(ctx, r.OperatorNamespace)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if u := (*connect.Unreached)(nil); errors.As(err, &u) && !u.Denied {
+		for _, k := range diagnose.OperatorKinds { // the finding about the connection has the reason
+			r.s.Unreadable = append(r.s.Unreadable, diagnose.Unreadable{Kind: k.Kind, Namespace: found.Namespace})
+		}
+	}
 	r.s.OperatorNamespace, r.s.OperatorApp, r.s.AuthApp = found.Namespace, found.Operator, found.Auth
 }
 

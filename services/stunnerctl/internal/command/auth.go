@@ -208,10 +208,9 @@ func (g *globals) authService(f authFlags) (*url.URL, dialFunc, error) {
 	}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		g.progress("connecting to the auth service")
-		names := cluster.Installation(ctx, cmp.Or(f.serviceNamespace, g.operatorNamespace))
-		if names.Another != "" {
-			return nil, fmt.Errorf("operators run in the namespaces %s and %s: use --auth-service-namespace, or --auth-server-address",
-				names.Namespace, names.Another)
+		names, err := cluster.Installation(ctx, cmp.Or(f.serviceNamespace, g.operatorNamespace))
+		if err != nil {
+			return nil, fmt.Errorf("%w, or use --auth-service-namespace, or --auth-server-address", err)
 		}
 		conn, err := cluster.Dial(ctx, names.Namespace, "app="+names.Auth, int32(f.servicePort))
 		if err != nil {

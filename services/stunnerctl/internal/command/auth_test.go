@@ -103,12 +103,32 @@ func TestAuthService_IsFoundInEachRelease(t *testing.T) {
 func TestAuthService_OfSeveralOperators(t *testing.T) {
 	flags := fakeCluster(t, "", append(releasePods("calls", "stunner", false), releasePods("edge", "stunner", false)...)...)
 	_, errs, code := execute(t, "", append(flags, "auth", "media/frankfurt")...)
-	if code != exitFailed || !strings.Contains(errs, "namespaces calls and edge: use --auth-service-namespace") {
+	if code != exitFailed || !strings.Contains(errs, "namespaces calls and edge: choose one with --operator-namespace, or use --auth-service-namespace") {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 	_, errs, _ = execute(t, "", append(flags, "auth", "media/frankfurt", "--auth-service-namespace", "edge")...)
 	if !strings.Contains(errs, "forward a port to pod stunner-auth-1:") {
 		t.Error(errs)
+	}
+}
+
+// A tenant that labels its pods as those of a release gets no request for a credential, and doctor has no findings of
+// its pods.
+func TestAuthService_OfATenant(t *testing.T) {
+	flags := fakeCluster(t, "", releasePods("tenant", "stunner", true)...)
+	for _, line := range []string{"auth media/frankfurt", "doctor -A"} {
+		out, errs, _ := execute(t, "", append(slices.Clone(flags), strings.Fields(line)...)...)
+		text := strings.Join(strings.Fields(out+errs), " ")
+		if !strings.Contains(text, "pods in tenant have the label") || !strings.Contains(text, "--operator-namespace") ||
+			strings.Contains(text, "tenant/stunner") || strings.Contains(text, "forward a port") ||
+			strings.Contains(text, "no pod of the operator is ready") {
+			t.Errorf("%s: %s", line, text)
+		}
+	}
+	out, errs, _ := execute(t, "", append(fakeCluster(t, "", append(releasePods("calls", "stunner", false),
+		releasePods("tenant", "stunner", false)...)...), "auth", "media/frankfurt")...)
+	if !strings.Contains(errs, "forward a port to pod stunner-auth-1:") {
+		t.Error(out, errs)
 	}
 }
 

@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -13,11 +14,13 @@ import (
 	"strings"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 )
 
@@ -25,7 +28,8 @@ import (
 var clusterKinds = []string{"Node", "Namespace", "GatewayClass", "Dataplane", "CustomResourceDefinition"}
 
 // fakeCluster serves objects as the API server does, and returns the flags that select it. It answers the log of every
-// pod with log. Without objects it forbids everything, as for a user without rights.
+// pod with log. Accounts may write GatewayClasses, except those of the namespace tenant. Without objects it forbids
+// everything, as for a user without rights.
 func fakeCluster(t *testing.T, log string, documents ...string) []string {
 	t.Helper()
 	var objects []unstructured.Unstructured
@@ -86,6 +90,15 @@ func fakeCluster(t *testing.T, log string, documents ...string) []string {
 		switch {
 		case len(documents) == 0:
 			forbid(w, r.URL.Path)
+		case path.Base(r.URL.Path) == "subjectaccessreviews":
+			review := &authorizationv1.SubjectAccessReview{}
+			body, _ := io.ReadAll(r.Body)
+			if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, review); err != nil {
+				t.Error(err)
+			}
+			review.Status.Allowed = !strings.HasPrefix(review.Spec.User, "system:serviceaccount:tenant:")
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(review)
 		case path.Base(r.URL.Path) == "log":
 			fmt.Fprint(w, log)
 		case !found:

@@ -77,7 +77,7 @@ func (g *globals) addFlags(root *cobra.Command) {
 	f.StringVar(&g.caFile, "ca-file", "", "file with the CA certificates of --operator, in PEM")
 	f.StringVar(&g.folder, "folder", "", "output folder of a file provider, instead of a cluster")
 	f.StringVar(&g.operatorNamespace, "operator-namespace", "", "namespace of the operator; empty means "+
-		connect.DefaultOperatorNamespace+", or the namespace in which it is found")
+		connect.DefaultOperatorNamespace+", or the one in which an account that may update the status of GatewayClasses runs it")
 	f.StringVar(&g.controllerName, "controller-name", "", "controller name of the GatewayClasses whose Gateways are "+
 		"listed; empty means any name that starts with "+connect.ControllerPrefix)
 

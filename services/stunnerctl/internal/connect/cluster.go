@@ -15,6 +15,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
 
+	"github.com/stunner-gateway/stunner/services/api/cli"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
@@ -216,41 +218,133 @@ func (c *Cluster) list(
 type Installation struct {
 	// Namespace is the namespace of the operator.
 	Namespace string
-	// Operator and Auth are the values of the label app of the pods of the operator and of the auth service.
+	// Operator and Auth are the values of the label app of the pods of the operator and of its auth service.
 	Operator, Auth string
-	// Another is the namespace of another operator; empty if there is none, or if a namespace was searched first.
-	Another string
+	// Readers are the accounts in --discovery-readers of the operator, as NAMESPACE/SERVICEACCOUNT.
+	Readers []string
 }
 
-// Installation returns the names of the installation whose operator is in a namespace. Without a namespace,
-// DefaultOperatorNamespace is tried first, and then all namespaces. If no pod of an operator is found, or pods cannot be
-// listed, the names are those of the documentation.
-func (c *Cluster) Installation(ctx context.Context, namespace string) Installation {
+// Installation returns the names of the installation whose operator is in a namespace; see operators for an empty
+// namespace. If no pod of an operator is found, the names are those of the documentation, also beside an error.
+func (c *Cluster) Installation(ctx context.Context, namespace string) (Installation, error) {
 	found := Installation{
 		Namespace: cmp.Or(namespace, DefaultOperatorNamespace), Operator: "stunner-operator", Auth: "stunner-auth",
 	}
-	searched := []string{namespace}
-	if namespace == "" {
-		searched = []string{DefaultOperatorNamespace, metav1.NamespaceAll}
+	pods, err := c.operators(ctx, namespace)
+	if err != nil || len(pods) == 0 {
+		return found, err
 	}
-	for _, namespace := range searched {
-		pods, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryLabel})
-		if err != nil || len(pods.Items) == 0 {
-			continue
-		}
-		found.Namespace = pods.Items[0].Namespace
-		// The chart starts both names with fullnameOverride, or the release and nameOverride.
-		if app := pods.Items[0].Labels["app"]; strings.HasSuffix(app, "-operator") {
-			found.Operator, found.Auth = app, strings.TrimSuffix(app, "-operator")+"-auth"
-		}
-		for _, pod := range pods.Items {
-			if pod.Namespace != found.Namespace {
-				found.Another = pod.Namespace
+	found.Namespace, found.Readers = pods[0].Namespace, readersOf(pods[0])
+	// The chart starts both names with fullnameOverride, or the release and nameOverride.
+	if app := pods[0].Labels["app"]; strings.HasSuffix(app, "-operator") {
+		found.Operator, found.Auth = app, strings.TrimSuffix(app, "-operator")+"-auth"
+	}
+	return found, nil
+}
+
+// readersOf returns the accounts in --discovery-readers of an operator.
+func readersOf(pod corev1.Pod) (accounts []string) {
+	for _, container := range pod.Spec.Containers {
+		for _, arg := range container.Args {
+			if list, ok := strings.CutPrefix(arg, "--discovery-readers="); ok {
+				for _, account := range cli.List(strings.ReplaceAll(list, "$(POD_NAMESPACE)", pod.Namespace)) {
+					accounts = append(accounts, strings.TrimSuffix(account, ":whole"))
+				}
 			}
 		}
-		break
 	}
-	return found
+	return accounts
+}
+
+// maxAccounts limits the ServiceAccounts whose rights are requested, because a tenant may label any number of pods.
+const maxAccounts = 20
+
+// operators returns the pods of the operator in a namespace. If the namespace is empty, DefaultOperatorNamespace is
+// searched first, and then all namespaces. All pods are of one namespace.
+//
+// The label of a pod proves nothing, because tenants label their own pods. So a pod that is found by its label alone
+// counts only if its ServiceAccount may update the status of GatewayClasses. Only an administrator grants this right,
+// because GatewayClasses have no namespace. A user who may not ask for the rights of others finds an operator in
+// DefaultOperatorNamespace only.
+func (c *Cluster) operators(ctx context.Context, namespace string) ([]corev1.Pod, error) {
+	if namespace != "" {
+		return c.labelled(ctx, namespace)
+	}
+	var unread error
+	var unknown, namespaces []string
+	reason := "their ServiceAccounts may not update the status of GatewayClasses, as that of an operator may"
+	allowed := map[string]bool{}
+	for _, searched := range []string{DefaultOperatorNamespace, metav1.NamespaceAll} {
+		pods, err := c.labelled(ctx, searched)
+		if err != nil { // a user with rights in some namespaces
+			unread = cmp.Or(unread, err)
+			continue
+		}
+		var operators []corev1.Pod
+		for _, pod := range pods {
+			account := pod.Namespace + ":" + cmp.Or(pod.Spec.ServiceAccountName, "default")
+			if _, known := allowed[account]; !known && len(allowed) < maxAccounts {
+				allowed[account], err = c.writesClasses(ctx, "system:serviceaccount:"+account)
+				switch {
+				case apierrors.IsForbidden(err):
+					allowed[account] = searched != ""
+					reason = "you may not create subjectaccessreviews, which show whether they belong to an operator"
+				case err != nil:
+					return nil, &Unreached{
+						Err: fmt.Errorf("read the rights of ServiceAccount %s: %w", account, err), Remedy: nameNamespace,
+					}
+				}
+			}
+			list := &unknown
+			if allowed[account] {
+				operators, list = append(operators, pod), &namespaces
+			}
+			if !slices.Contains(*list, pod.Namespace) {
+				*list = append(*list, pod.Namespace)
+			}
+		}
+		if len(namespaces) > 1 {
+			return nil, &Unreached{
+				Err:    fmt.Errorf("operators run in the namespaces %s", strings.Join(namespaces, " and ")),
+				Remedy: "choose one with --operator-namespace",
+			}
+		}
+		if len(operators) > 0 {
+			return operators, nil
+		}
+	}
+	if len(unknown) == 0 {
+		return nil, unread
+	}
+	if len(unknown) > 3 {
+		unknown = append(unknown[:3], "others")
+	}
+	return nil, &Unreached{
+		Err: fmt.Errorf("pods in %s have the label %s, and %s",
+			strings.Join(unknown, ", "), discoveryLabel, reason),
+		Remedy: nameNamespace,
+	}
+}
+
+const nameNamespace = "name the namespace of the operator with --operator-namespace"
+
+// writesClasses reports whether a user may update the status of GatewayClasses.
+func (c *Cluster) writesClasses(ctx context.Context, user string) (bool, error) {
+	review, err := c.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: KindGatewayClass.Group, Resource: "gatewayclasses", Subresource: "status", Verb: "update",
+		}},
+	}, metav1.CreateOptions{})
+	return err == nil && review.Status.Allowed, err
+}
+
+// labelled returns the pods in a namespace with the label of config discovery.
+func (c *Cluster) labelled(ctx context.Context, namespace string) ([]corev1.Pod, error) {
+	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryLabel})
+	if err != nil {
+		return nil, reachError(fmt.Errorf("list pods of the operator: %w", err), namespace)
+	}
+	return list.Items, nil
 }
 
 // connectOperator returns the API of a ready operator pod. The TLS certificate is verified before anything is sent, unless
@@ -302,46 +396,28 @@ func authenticates(pod corev1.Pod) bool {
 
 // operatorPods returns the ready pods of the operator, all of one namespace.
 func (c *Cluster) operatorPods(ctx context.Context) ([]corev1.Pod, error) {
-	namespace := cmp.Or(c.options.OperatorNamespace, DefaultOperatorNamespace)
-	pods, err := c.readyPods(ctx, namespace, discoveryLabel)
-	if len(pods) > 0 {
-		return pods, nil
-	}
-	if c.options.OperatorNamespace == "" {
-		if all, allErr := c.readyPods(ctx, metav1.NamespaceAll, discoveryLabel); allErr == nil && len(all) > 0 {
-			first := all[0].Namespace
-			for _, pod := range all {
-				if pod.Namespace != first {
-					return nil, fmt.Errorf(
-						"operators run in the namespaces %s and %s: choose one with --operator-namespace",
-						first,
-						pod.Namespace,
-					)
-				}
-			}
-			return all, nil
-		}
-	}
-	if err != nil {
-		return nil, reachError(fmt.Errorf("list pods of the operator: %w", err), namespace)
-	}
-	return nil, &Unreached{
-		Err:    fmt.Errorf("no ready pod with the label %s in namespace %s", discoveryLabel, namespace),
-		Remedy: "name the namespace of the operator with --operator-namespace, or see kubectl get pods -n " + namespace,
-	}
-}
-
-func (c *Cluster) readyPods(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
-	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	pods, err := c.operators(ctx, c.options.OperatorNamespace)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool {
+	if pods = readyOf(pods); len(pods) > 0 {
+		return pods, nil
+	}
+	namespace := cmp.Or(c.options.OperatorNamespace, DefaultOperatorNamespace)
+	return nil, &Unreached{
+		Err:    fmt.Errorf("no ready pod with the label %s in namespace %s", discoveryLabel, namespace),
+		Remedy: nameNamespace + ", or see kubectl get pods -n " + namespace,
+	}
+}
+
+// readyOf returns the ready pods.
+func readyOf(pods []corev1.Pod) []corev1.Pod {
+	return slices.DeleteFunc(pods, func(pod corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil ||
 			!slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 			})
-	}), nil
+	})
 }
 
 // dialAny connects to the first pod that accepts.

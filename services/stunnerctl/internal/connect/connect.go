@@ -115,8 +115,7 @@ type Options struct {
 	Token string
 	// Kube reads the kubeconfig.
 	Kube genericclioptions.RESTClientGetter
-	// OperatorNamespace is the namespace of the operator. If it is empty, DefaultOperatorNamespace is tried first, and
-	// then all namespaces are searched for pods with the label of config discovery.
+	// OperatorNamespace is the namespace of the operator. If it is empty, the operator is searched.
 	OperatorNamespace string
 	// ControllerName is the controllerName of the GatewayClasses whose Gateways are listed; if it is empty, every name
 	// that starts with ControllerPrefix.

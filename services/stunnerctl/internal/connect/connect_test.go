@@ -18,11 +18,13 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -266,12 +268,19 @@ func operatorPod(namespace, name string, ready corev1.ConditionStatus) *corev1.P
 	}
 }
 
-// clusterWith returns a cluster with the objects, whose pods forward to the operator o.
+// clusterWith returns a cluster with the objects, whose pods forward to the operator o. The accounts of namespaces that
+// start with tenant have no rights on GatewayClasses.
 func clusterWith(o *operator, config rest.Config, objects ...runtime.Object) (*Cluster, *[]string) {
 	var dialed []string
 	c := &Cluster{
 		Config: &config, Client: fake.NewClientset(objects...), options: Options{Progress: func(string) {}},
 	}
+	c.Client.(*fake.Clientset).PrependReactor("create", "subjectaccessreviews",
+		func(a kubetesting.Action) (bool, runtime.Object, error) {
+			review := a.(kubetesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
+			review.Status.Allowed = !strings.HasPrefix(review.Spec.User, "system:serviceaccount:tenant")
+			return true, review, nil
+		})
 	c.dial = func(_ context.Context, pod types.NamespacedName, port int32) (net.Conn, error) {
 		dialed = append(dialed, fmt.Sprint(pod, ":", port))
 		return net.Dial("tcp", o.Listener.Addr().String())
@@ -416,6 +425,27 @@ func TestClusterWithoutRightsNamesTheRemedy(t *testing.T) {
 	)
 	expectError(t, ask(c), "namespaces a and b", "--operator-namespace")
 
+	var tenants []runtime.Object
+	for i := range 2 * maxAccounts {
+		tenants = append(tenants, operatorPod(fmt.Sprintf("tenant%02d", i), "x", corev1.ConditionTrue))
+	}
+	for _, pods := range [][]runtime.Object{tenants, {operatorPod("tenant", "x", corev1.ConditionTrue), authority("tenant", ca)}} {
+		c, _ = clusterWith(o, token, pods...)
+		expectError(t, ask(c), "pods in tenant", "status of GatewayClasses", "--operator-namespace")
+		reviews := 0
+		for _, a := range c.Client.(*fake.Clientset).Actions() {
+			if a.GetResource().Resource == "subjectaccessreviews" {
+				reviews++
+			}
+		}
+		if reviews > maxAccounts {
+			t.Errorf("%d reviews", reviews)
+		}
+	}
+	c, _ = clusterWith(o, token, operatorPod("ops", "x", corev1.ConditionTrue))
+	forbid(c, "create", "subjectaccessreviews")
+	expectError(t, ask(c), "pods in ops", "may not create subjectaccessreviews", "--operator-namespace")
+
 	c, _ = clusterWith(o, rest.Config{BearerToken: "t", Impersonate: rest.ImpersonationConfig{UserName: "eve"}}, pod,
 		authority("stunner-system", ca))
 	expectError(t, ask(c), "--as", "impersonation")
@@ -442,6 +472,25 @@ func TestClusterSendsNoTokenWithoutVerifiedTLS(t *testing.T) {
 			expectError(t, err, "certificate")
 			if len(o.requests) > 0 {
 				t.Error("a request was sent")
+			}
+		})
+	}
+}
+
+// A tenant's pod with the label of the operator gets no request, although its namespace has a CA and a certificate of
+// the tenant.
+func TestClusterDoesNotTakeThePodOfATenant(t *testing.T) {
+	for name, ready := range map[string]corev1.ConditionStatus{"operator ready": corev1.ConditionTrue, "operator not ready": corev1.ConditionFalse} {
+		t.Run(name, func(t *testing.T) {
+			forged, itsCA := startOperator(t, "stunner-config-discovery.tenant.svc")
+			c, dialed := clusterWith(forged, rest.Config{BearerToken: "t"}, operatorPod("ops", "a", ready),
+				operatorPod("tenant", "a", corev1.ConditionTrue), authority("tenant", itsCA))
+			_, _ = c.Ask(t.Context(), Request{Gateway: gateway, Path: "status"})
+			if slices.ContainsFunc(*dialed, func(to string) bool { return strings.HasPrefix(to, "tenant/") }) || len(forged.requests) > 0 {
+				t.Errorf("connections to %v, %d requests", *dialed, len(forged.requests))
+			}
+			if found, err := c.Installation(t.Context(), ""); err != nil || found.Namespace != "ops" {
+				t.Errorf("installation %+v, %v", found, err)
 			}
 		})
 	}

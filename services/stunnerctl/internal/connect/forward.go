@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
@@ -113,10 +114,11 @@ func (c *Cluster) DialPod(ctx context.Context, pod types.NamespacedName, port in
 
 // Dial connects to a port of a ready pod with the labels of the selector.
 func (c *Cluster) Dial(ctx context.Context, namespace, selector string, port int32) (net.Conn, error) {
-	pods, err := c.readyPods(ctx, namespace, selector)
+	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, fmt.Errorf("list pods in namespace %s: %w", namespace, err)
 	}
+	pods := readyOf(list.Items)
 	if len(pods) == 0 {
 		return nil, fmt.Errorf("no ready pod with the label %s in namespace %s", selector, namespace)
 	}

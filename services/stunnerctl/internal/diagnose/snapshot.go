@@ -81,7 +81,7 @@ type Unreadable struct {
 	Except    string `json:"except,omitempty"`
 	// Right is the missing right, such as "list nodes" or "list pods -n meet". It is empty if there is another reason.
 	Right string `json:"right,omitempty"`
-	// Reason is the error of the API server.
+	// Reason is the error of the API server. It is empty if the operator was not found.
 	Reason string `json:"reason,omitempty"`
 }
 

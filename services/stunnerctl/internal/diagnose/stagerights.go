@@ -29,9 +29,11 @@ var rightsRules = []Rule{
 		var denied []Unreadable
 		var failed []string
 		for _, u := range s.Unreadable {
-			if u.Right == "" {
+			switch {
+			case u.Right == "" && u.Reason == "": // another finding has the reason
+			case u.Right == "":
 				failed = append(failed, u.Kind+": "+u.Reason)
-			} else {
+			default:
 				denied = append(denied, u)
 			}
 		}

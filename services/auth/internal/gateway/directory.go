@@ -25,7 +25,8 @@ type Directory struct {
 	now     func() time.Time
 	last    atomic.Pointer[snapshot]
 	// former are the earlier lifetimes of gateways by id, also of deleted ones: a gateway that is created again may have
-	// the same shared secret. Beyond maxFormer gateways, the entry "" has those of all others together. Only Apply uses it.
+	// the same shared secret. The entry "" applies to all gateways: it has the lifetimes before the start, which are
+	// unknown and taken to be that of the flags, and those beyond maxFormer gateways. Only Apply uses it.
 	former map[string]formerLifetimes
 }
 
@@ -51,7 +52,7 @@ type snapshot struct {
 
 // NewDirectory returns an empty directory.
 func NewDirectory(cluster string, now func() time.Time, log *slog.Logger) *Directory {
-	d := &Directory{cluster: cluster, log: log, now: now, former: map[string]formerLifetimes{}}
+	d := &Directory{cluster: cluster, log: log, now: now, former: map[string]formerLifetimes{"": {flags: now()}}}
 	d.last.Store(&snapshot{lost: now(), problem: "no gateway config has arrived yet"})
 	return d
 }

@@ -93,10 +93,28 @@ func TestFormerLifetimesAreBounded(t *testing.T) {
 	for _, id := range []string{"tenant/g0", last} {
 		d.Apply(with(id, 60))
 		g := d.Select(Filter{})[0]
-		if got := g.LastExpiry(now, time.Hour).Sub(now); got != time.Hour {
+		if got := g.LastExpiry(now, time.Minute).Sub(now); got != time.Hour {
 			t.Errorf("%s: the last credential expires after %s, want 1h", g.ID(), got)
 		}
 		d.Apply(discovery.Event{ID: id, Deleted: true})
+	}
+}
+
+// Credentials that were issued before the start of the service may have the lifetime of the flags. Those that were issued
+// since have that of the config.
+func TestLifetimesBeforeTheStart(t *testing.T) {
+	begun := time.Now()
+	d := NewDirectory("", func() time.Time { return begun }, slog.New(slog.DiscardHandler))
+	c := named("media/short")
+	c.Auth.Lifetime = 60
+	d.Apply(discovery.Event{ID: "media/short", Config: c})
+	g := d.Select(Filter{})[0]
+	for after, want := range map[time.Duration]time.Duration{
+		0: 24 * time.Hour, 23 * time.Hour: 24 * time.Hour, 24 * time.Hour: 24*time.Hour + time.Minute,
+	} {
+		if got := g.LastExpiry(begun.Add(after), 24*time.Hour).Sub(begun); got != want {
+			t.Errorf("%s after the start, the last credential expires %s after it, want %s", after, got, want)
+		}
 	}
 }
 

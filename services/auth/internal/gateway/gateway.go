@@ -49,8 +49,7 @@ type formerLifetimes struct {
 	// expiry is when the last credential expires that was issued with an earlier lifetime of the config; the zero time if
 	// there was none.
 	expiry time.Time
-	// flags is until when the config had no lifetime, and the flags of the service applied; the zero time if it always had
-	// one.
+	// flags is until when the config may have had no lifetime, so that the flags of the service applied.
 	flags time.Time
 }
 

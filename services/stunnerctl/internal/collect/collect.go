@@ -149,11 +149,18 @@ func (r *reader) readCluster(ctx context.Context) error {
 			all.Go(func() error { r.read(ctx, k, namespace); return nil })
 		}
 	}
-	operator := r.s.OperatorNamespace
-	if r.Installation && !gateways[operator] {
-		for _, k := range diagnose.OperatorKinds {
-			if !backends[operator] || k.Kind == "Pod" {
-				all.Go(func() error { r.read(ctx, k, operator); return nil })
+	if r.Installation {
+		shared := map[string]bool{r.s.OperatorNamespace: true}
+		for _, reader := range r.s.Readers {
+			namespace, account, _ := strings.Cut(reader, "/")
+			shared[namespace] = true
+			all.Go(func() error { r.readPodsOf(ctx, namespace, account); return nil })
+		}
+		for namespace := range shared {
+			for _, k := range diagnose.OperatorKinds {
+				if !gateways[namespace] && (!backends[namespace] || k.Kind == "Pod") {
+					all.Go(func() error { r.read(ctx, k, namespace); return nil })
+				}
 			}
 		}
 	}
@@ -163,6 +170,9 @@ func (r *reader) readCluster(ctx context.Context) error {
 			cmp.Compare(a.GetKind(), b.GetKind()), cmp.Compare(a.GetNamespace(), b.GetNamespace()),
 			cmp.Compare(a.GetName(), b.GetName()),
 		)
+	})
+	r.s.Objects = slices.CompactFunc(r.s.Objects, func(a, b unstructured.Unstructured) bool { // pods are read twice
+		return a.GetUID() != "" && a.GetUID() == b.GetUID()
 	})
 	slices.SortFunc(r.s.Unreadable, func(a, b diagnose.Unreadable) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace))
@@ -207,7 +217,7 @@ func (r *reader) namespaces() (gateways, backends map[string]bool) {
 
 // readAll reads a kind in all namespaces. If the user may not do this, it reads the wanted namespace.
 func (r *reader) readAll(ctx context.Context, k diagnose.Kind, wanted string) {
-	items, err := r.list(ctx, k, "")
+	items, err := r.list(ctx, k, "", metav1.ListOptions{})
 	if apierrors.IsForbidden(err) && wanted != "" {
 		r.missing(k, diagnose.Unreadable{Except: wanted}, "-A", err)
 		r.read(ctx, k, wanted)
@@ -219,7 +229,11 @@ func (r *reader) readAll(ctx context.Context, k diagnose.Kind, wanted string) {
 // read reads a kind in a namespace, or a kind without namespaces.
 func (r *reader) read(ctx context.Context, k diagnose.Kind, namespace string) {
 	if len(k.Names) == 0 {
-		items, err := r.list(ctx, k, namespace)
+		var options metav1.ListOptions
+		if k.Kind == "Pod" {
+			options.LabelSelector = fmt.Sprintf("app in (stunner, %s, %s)", r.s.OperatorApp, r.s.AuthApp)
+		}
+		items, err := r.list(ctx, k, namespace, options)
 		r.add(k, namespace, items, err)
 		return
 	}
@@ -236,6 +250,13 @@ func (r *reader) read(ctx context.Context, k diagnose.Kind, namespace string) {
 	}
 }
 
+// readPodsOf reads the pods of an account.
+func (r *reader) readPodsOf(ctx context.Context, namespace, account string) {
+	pods := diagnose.OperatorKinds[0]
+	items, err := r.list(ctx, pods, namespace, metav1.ListOptions{FieldSelector: "spec.serviceAccountName=" + account})
+	r.add(pods, namespace, items, err)
+}
+
 func (r *reader) in(k diagnose.Kind, namespace string) dynamic.ResourceInterface {
 	if namespace == "" {
 		return r.cluster.Dynamic.Resource(k.GroupVersionResource)
@@ -247,11 +268,8 @@ func (r *reader) list(
 	ctx context.Context,
 	k diagnose.Kind,
 	namespace string,
+	options metav1.ListOptions,
 ) (items []unstructured.Unstructured, err error) {
-	var options metav1.ListOptions
-	if k.Kind == "Pod" {
-		options.LabelSelector = fmt.Sprintf("app in (stunner, %s, %s)", r.s.OperatorApp, r.s.AuthApp)
-	}
 	from := r.in(k, namespace)
 	pages := pager.New(
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return from.List(ctx, o) },
@@ -363,6 +381,7 @@ func (r *reader) findOperator(ctx context.Context) {
 		}
 	}
 	r.s.OperatorNamespace, r.s.OperatorApp, r.s.AuthApp = found.Namespace, found.Operator, found.Auth
+	r.s.Readers = found.Readers
 }
 
 // ask requests the state of the operator and of the diagnosed Gateways from the operator.

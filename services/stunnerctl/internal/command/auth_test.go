@@ -112,6 +112,29 @@ func TestAuthService_OfSeveralOperators(t *testing.T) {
 	}
 }
 
+// doctor checks each auth service whose account the operator lists in --discovery-readers, in any namespace. Other pods
+// that are named like an auth service, and other programs with such an account, are not checked. The numbers of restarts
+// differ, because findings with the same text are shown as one.
+func TestDoctor_ChecksEachAuthServiceOfTheInstallation(t *testing.T) {
+	const pod = `{apiVersion: v1, kind: Pod, metadata: {name: %[1]s-1, namespace: %[2]s, uid: %[2]s-%[1]s, labels: {app: %[1]s}},
+	  spec: {serviceAccountName: %[3]s, containers: []},
+	  status: {containerStatuses: [{name: auth, restartCount: %[4]d, state: {waiting: {reason: CrashLoopBackOff}}}]}}`
+	documents := append(releasePods("calls", "stunner", false),
+		fmt.Sprintf(pod, "partners-auth", "calls", "partners", 4), fmt.Sprintf(pod, "web-auth", "web", "tokens", 5),
+		fmt.Sprintf(pod, "usage", "web", "tokens", 6), fmt.Sprintf(pod, "shop-auth", "web", "default", 7),
+		fmt.Sprintf(pod, "shop-auth", "calls", "default", 8))
+	documents[0] = strings.Replace(documents[0], "containers: []", `containers: [{name: manager,
+		args: ["--discovery-readers=$(POD_NAMESPACE)/stunner-auth,$(POD_NAMESPACE)/partners,web/tokens:whole"]}]`, 1)
+	out, errs, _ := execute(t, "", append(fakeCluster(t, "", documents...), "doctor", "-A", "-o", "json")...)
+	for name, want := range map[string]bool{
+		"calls/partners-auth-1": true, "web/web-auth-1": true, "web/usage-1": false, "web/shop-auth-1": false, "calls/shop-auth-1": false,
+	} {
+		if strings.Contains(out, `"Pod `+name+`"`) != want {
+			t.Errorf("a finding of %s: %v: %s%s", name, !want, out, errs)
+		}
+	}
+}
+
 // A tenant that labels its pods as those of a release gets no request for a credential, and doctor has no findings of
 // its pods.
 func TestAuthService_OfATenant(t *testing.T) {

@@ -50,6 +50,8 @@ type Snapshot struct {
 	// means those of a release without fullnameOverride.
 	OperatorApp string `json:"operatorApp,omitempty"`
 	AuthApp     string `json:"authApp,omitempty"`
+	// Readers are the accounts in --discovery-readers of the operator, as NAMESPACE/SERVICEACCOUNT.
+	Readers []string `json:"readers,omitempty"`
 	// ControllerName is the controller name of the diagnosed operator; empty means every name that starts with
 	// controllerPrefix.
 	ControllerName string `json:"controllerName,omitempty"`
@@ -208,7 +210,7 @@ var (
 		kind("EndpointSlice", "discovery.k8s.io", "v1", "endpointslices"),
 		kind("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies"),
 	}
-	// OperatorKinds are in the namespace of the operator.
+	// OperatorKinds are in the namespaces of the operator and of auth services.
 	OperatorKinds = []Kind{
 		kind("Pod", "", "v1", "pods"),
 		kind("Service", "", "v1", "services"),

@@ -25,6 +25,7 @@ const configTolerance = 30 * time.Second
 // authService is a pod of the auth service that has answered.
 type authService struct {
 	pod string
+	app authApp
 	inspection.AuthStatus
 }
 
@@ -76,41 +77,45 @@ const fewRefusals = 3
 
 // authRules check the auth service.
 var authRules = []Rule{
-	{"auth service runs", func(s *Snapshot, _ *Gateway) []Finding {
-		svc := s.authEndpoint()
-		if s.Folder || !s.readable("Pod", s.operatorNamespace()) || svc == nil && len(s.authPods()) == 0 {
-			return nil // the auth service is not installed
-		}
-		f := Finding{
-			Severity: Error, Object: "auth service", Field: "status.readyReplicas",
-			Problem: "no pod of the auth service is ready: clients get no credentials, running calls continue",
-			Remedy:  "see its pods and their log", Command: s.authCommand(),
-		}
-		for _, pod := range s.authPods() {
-			if ready(pod) {
-				return nil
+	{"auth service runs", func(s *Snapshot, _ *Gateway) (found []Finding) {
+		for _, app := range s.authApps() {
+			pods := s.podsOfAuth(app)
+			if s.Folder || !s.readable("Pod", app.namespace) || s.authEndpoint(app) == nil && len(pods) == 0 ||
+				slices.ContainsFunc(pods, ready) {
+				continue // it runs, or it is not installed
 			}
-			if p := s.podProblem(pod); p.problem != "" {
-				f.Object, f.Field, f.Command = ref("Pod", pod), p.field, describe("pod", pod)
-				f.Problem = "the auth service does not run: " + p.problem
+			f := Finding{
+				Severity: Error, Object: "auth service", Field: "status.readyReplicas",
+				Problem: "no pod of the auth service is ready: clients get no credentials, running calls continue",
+				Remedy:  "see its pods and their log", Command: "kubectl get pods " + app.selector(),
 			}
+			for _, pod := range pods {
+				if p := s.podProblem(pod); p.problem != "" {
+					f.Object, f.Field, f.Command = ref("Pod", pod), p.field, describe("pod", pod)
+					f.Problem = "the auth service does not run: " + p.problem
+				}
+			}
+			found = append(found, f)
 		}
-		return []Finding{f}
+		return found
 	}},
-	{"auth service has endpoints", func(s *Snapshot, _ *Gateway) []Finding {
-		svc := s.authEndpoint()
-		if svc == nil || !s.readable("EndpointSlice", svc.Namespace) || !slices.ContainsFunc(s.authPods(), ready) {
-			return nil
+	{"auth service has endpoints", func(s *Snapshot, _ *Gateway) (found []Finding) {
+		for _, app := range s.authApps() {
+			svc := s.authEndpoint(app)
+			if svc == nil || !s.readable("EndpointSlice", app.namespace) || !slices.ContainsFunc(s.podsOfAuth(app), ready) {
+				continue
+			}
+			if n, _ := s.endpointsOf(svc); n > 0 {
+				continue
+			}
+			found = append(found, Finding{
+				Severity: Error, Object: ref("Service", svc), Field: "spec.selector",
+				Problem: "has no endpoints although the auth service is ready: clients cannot connect to it",
+				Remedy:  "correct its selector: app: " + app.name,
+				Command: fmt.Sprintf("kubectl get endpointslices -n %s -l kubernetes.io/service-name=%s", svc.Namespace, svc.Name),
+			})
 		}
-		if n, _ := s.endpointsOf(svc); n > 0 {
-			return nil
-		}
-		return []Finding{{
-			Severity: Error, Object: ref("Service", svc), Field: "spec.selector",
-			Problem: "has no endpoints although the auth service is ready: clients cannot connect to it",
-			Remedy:  "correct its selector: app: " + s.authApp(),
-			Command: fmt.Sprintf("kubectl get endpointslices -n %s -l kubernetes.io/service-name=%s", svc.Namespace, svc.Name),
-		}}
+		return found
 	}},
 	{"auth service is connected", func(s *Snapshot, _ *Gateway) (found []Finding) {
 		if s.Auth == nil {
@@ -125,7 +130,7 @@ var authRules = []Rule{
 		}
 		for _, pod := range slices.Sorted(maps.Keys(answered)) {
 			if problem := answered[pod]; s.Folder && problem != "" {
-				found = append(found, s.aboutAuth(authService{pod: pod}, Error, "--config", "does not answer the operator: "+problem,
+				found = append(found, s.aboutAuth(s.authOf(pod), Error, "--config", "does not answer the operator: "+problem,
 					"the process may hang: see its log; if it does not recover, start it again"))
 			}
 		}
@@ -190,18 +195,21 @@ var authRules = []Rule{
 		return found
 	}},
 	{"tokens are accepted", func(s *Snapshot, _ *Gateway) (found []Finding) {
-		refused, granted := s.authCounts()
-		for _, reason := range slices.Sorted(maps.Keys(refused)) {
-			c, known := refusalCauses[reason]
-			n := refused[reason]
-			if !known || !slices.Contains(ofInstallation, reason) && (n <= fewRefusals || n <= granted) {
-				continue
+		services := s.authServices()
+		for _, app := range s.authApps() {
+			refused, granted := authCounts(services, func(a authService) bool { return a.app == app })
+			for _, reason := range slices.Sorted(maps.Keys(refused)) {
+				c, known := refusalCauses[reason]
+				n := refused[reason]
+				if !known || !slices.Contains(ofInstallation, reason) && (n <= fewRefusals || n <= granted) {
+					continue
+				}
+				found = append(found, Finding{
+					Severity: Warning, Object: "auth service", Field: c.field,
+					Problem: fmt.Sprintf("%s: in ten minutes %s, and %d got credentials", reason, isRefused(n), granted),
+					Remedy:  c.remedy, Command: "kubectl logs " + app.selector() + " --tail=100",
+				})
 			}
-			found = append(found, Finding{
-				Severity: Warning, Object: "auth service", Field: c.field,
-				Problem: fmt.Sprintf("%s: in ten minutes %s, and %d got credentials", reason, isRefused(n), granted),
-				Remedy:  c.remedy, Command: s.authLogs(),
-			})
 		}
 		return found
 	}},
@@ -253,38 +261,61 @@ func (s *Snapshot) authConfig(a authService, id string) *Finding {
 func (s *Snapshot) aboutAuth(a authService, severity Severity, field, problem, remedy string) Finding {
 	f := Finding{Severity: severity, Object: "auth service " + a.pod, Field: field, Problem: problem, Remedy: remedy}
 	if !s.Folder && !s.Remote {
-		f.Object = objectName("Pod", s.operatorNamespace(), a.pod)
-		f.Command = fmt.Sprintf("kubectl logs -n %s %s --tail=20", s.operatorNamespace(), a.pod)
+		f.Object = objectName("Pod", a.app.namespace, a.pod)
+		f.Command = fmt.Sprintf("kubectl logs -n %s %s --tail=20", a.app.namespace, a.pod)
 	}
 	return f
 }
 
-// authApp returns the value of the label app of the Service and the pods of the auth service.
-func (s *Snapshot) authApp() string { return cmp.Or(s.AuthApp, "stunner-auth") }
+// authApp is an auth service: pods and a Service with the same label app in a namespace.
+type authApp struct{ namespace, name string }
 
-func (s *Snapshot) authCommand() string {
-	return "kubectl get pods -n " + s.operatorNamespace() + " -l app=" + s.authApp()
+// selector returns the flags that select the pods in a command of kubectl.
+func (a authApp) selector() string { return "-n " + a.namespace + " -l app=" + a.name }
+
+// authApps returns the auth services of the installation, that of the operator's release first.
+func (s *Snapshot) authApps() []authApp {
+	apps := []authApp{{s.operatorNamespace(), cmp.Or(s.AuthApp, "stunner-auth")}}
+	for _, pod := range list[corev1.Pod](s, "Pod") {
+		if app := (authApp{pod.Namespace, pod.Labels["app"]}); s.readsConfigs(pod) && !slices.Contains(apps, app) {
+			apps = append(apps, app)
+		}
+	}
+	return apps
 }
 
-func (s *Snapshot) authLogs() string {
-	return "kubectl logs -n " + s.operatorNamespace() + " -l app=" + s.authApp() + " --tail=100"
+// readsConfigs reports whether a pod is that of an auth service that the operator accepts. The account decides, because
+// tenants label their pods as they like. The name of the chart excludes other programs with an account that is accepted.
+func (s *Snapshot) readsConfigs(pod *corev1.Pod) bool {
+	account := pod.Namespace + "/" + cmp.Or(pod.Spec.ServiceAccountName, "default")
+	return slices.Contains(s.Readers, account) && strings.HasSuffix(pod.Labels["app"], "-auth")
 }
 
-// authEndpoint returns the Service of the auth service, or nil.
-func (s *Snapshot) authEndpoint() *corev1.Service {
+// authEndpoint returns the Service of an auth service, or nil.
+func (s *Snapshot) authEndpoint(app authApp) *corev1.Service {
 	for _, svc := range list[corev1.Service](s, "Service") {
-		if svc.Namespace == s.operatorNamespace() && svc.Labels["app"] == s.authApp() {
+		if svc.Namespace == app.namespace && svc.Labels["app"] == app.name {
 			return svc
 		}
 	}
 	return nil
 }
 
-func (s *Snapshot) authPods() (pods []*corev1.Pod) {
+// podsOfAuth returns the pods of an auth service. In the namespace of the operator, the label is enough.
+func (s *Snapshot) podsOfAuth(app authApp) (pods []*corev1.Pod) {
 	for _, pod := range list[corev1.Pod](s, "Pod") {
-		if pod.Namespace == s.operatorNamespace() && pod.Labels["app"] == s.authApp() && pod.DeletionTimestamp == nil {
+		if (authApp{pod.Namespace, pod.Labels["app"]}) == app && pod.DeletionTimestamp == nil &&
+			(app.namespace == s.operatorNamespace() || s.readsConfigs(pod)) {
 			pods = append(pods, pod)
 		}
+	}
+	return pods
+}
+
+// authPods returns the pods of all auth services.
+func (s *Snapshot) authPods() (pods []*corev1.Pod) {
+	for _, app := range s.authApps() {
+		pods = append(pods, s.podsOfAuth(app)...)
 	}
 	return pods
 }
@@ -295,7 +326,7 @@ func (s *Snapshot) authServices() (all []authService) {
 		return nil
 	}
 	for _, item := range s.Auth.Items {
-		a := authService{pod: item.Pod}
+		a := s.authOf(item.Pod)
 		if item.Status == http.StatusOK && json.Unmarshal(item.Body, &a.AuthStatus) == nil {
 			all = append(all, a)
 		}
@@ -303,11 +334,26 @@ func (s *Snapshot) authServices() (all []authService) {
 	return all
 }
 
-// authCounts returns the requests of the last ten minutes to all auth services: the number of refused requests by
+// authOf returns the auth service of a pod: that of the operator's release for a process whose pod is not known, such as
+// one with hostNetwork.
+func (s *Snapshot) authOf(name string) authService {
+	apps := s.authApps()
+	for _, app := range apps {
+		if slices.ContainsFunc(s.podsOfAuth(app), func(pod *corev1.Pod) bool { return pod.Name == name }) {
+			return authService{pod: name, app: app}
+		}
+	}
+	return authService{pod: name, app: apps[0]}
+}
+
+// authCounts returns the requests of the last ten minutes to some auth services: the number of refused requests by
 // reason, and the number of requests that got credentials.
-func (s *Snapshot) authCounts() (refused map[string]uint64, granted uint64) {
+func authCounts(services []authService, of func(authService) bool) (refused map[string]uint64, granted uint64) {
 	refused = map[string]uint64{}
-	for _, a := range s.authServices() {
+	for _, a := range services {
+		if !of(a) {
+			continue
+		}
 		granted += a.Granted
 		for reason, n := range a.Refused {
 			refused[reason] += n
@@ -353,7 +399,7 @@ func authFact(s *Snapshot, _ *Gateway) string {
 		return strings.Join(append(facts, "none is connected to the operator"), ", ")
 	}
 	facts = append(facts, keysFact(services))
-	refused, granted := s.authCounts()
+	refused, granted := authCounts(services, func(authService) bool { return true })
 	facts = append(facts, fmt.Sprintf("in ten minutes %d requests got credentials", granted))
 	var reasons []string
 	for _, reason := range slices.SortedFunc(maps.Keys(refused), func(a, b string) int {

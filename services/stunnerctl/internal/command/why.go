@@ -100,7 +100,7 @@ func newDoctor(g *globals) *cobra.Command {
 		Short: "Check the installation and all Gateways",
 		Long: `Checks everything that why checks, for all Gateways of the namespace or with -A of
 the cluster, and what they share: versions and owners of the CRDs, the operator
-and config discovery, the auth service, admission policies, clocks, and the
+and config discovery, the auth services, admission policies, clocks, and the
 implementation of Services on the nodes. Each finding has a severity and a remedy.
 
 With --probe it also sends the packets of why, to at most 20 Gateways.

@@ -89,12 +89,7 @@ func (s *Snapshot) operatorPods() string {
 // value of the chart sets another one.
 func (s *Snapshot) operatorApp() string { return cmp.Or(s.OperatorApp, "stunner-operator") }
 
-func (s *Snapshot) operatorNamespace() string {
-	if s.OperatorNamespace == "" {
-		return "stunner-system"
-	}
-	return s.OperatorNamespace
-}
+func (s *Snapshot) operatorNamespace() string { return cmp.Or(s.OperatorNamespace, "stunner-system") }
 
 func classFact(s *Snapshot, g *Gateway) string {
 	if g.Class == nil {

@@ -314,18 +314,7 @@ func TestFaults(t *testing.T) {
 	ended, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	must(t, ended.Close())
-	web, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	t.Cleanup(func() { web.Close() })
-	go func() {
-		for {
-			conn, err := web.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
-		}
-	}()
+	web := answering(t, func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) })
 	named := config.Config{Listeners: []config.Listener{{Name: "l", Protocol: config.TURNUDP, PublicAddress: "name.invalid", Port: 1}}}
 	for name, row := range map[string]struct {
 		config config.Config
@@ -403,18 +392,7 @@ func TestPods(t *testing.T) {
 	t.Cleanup(health.Close)
 	at := "http://" + health.Listener.Addr().String()
 	c.Admin.HealthcheckEndpoint = &at
-	closing, err := net.Listen("tcp", "127.0.0.1:0") // as a forwarded port whose pod does not listen
-	must(t, err)
-	t.Cleanup(func() { closing.Close() })
-	go func() {
-		for {
-			conn, err := closing.Accept()
-			if err != nil {
-				return
-			}
-			_ = conn.Close()
-		}
-	}()
+	closing := answering(t, func(conn net.Conn) { _ = conn.Close() }) // as a forwarded port whose pod does not listen
 	got := Options{Config: config.Config{Admin: c.Admin, Listeners: []config.Listener{tcp}}, Pods: []string{"a", "b", "c"},
 		DialPod: func(_ context.Context, pod string, port int) (net.Conn, error) {
 			switch pod {
@@ -512,4 +490,22 @@ func TestErrorsHaveTextsForUsers(t *testing.T) {
 			t.Errorf("%v: %q, want %q", err, got, want)
 		}
 	}
+}
+
+// answering calls answer with each connection to the returned listener.
+func answering(t *testing.T, answer func(net.Conn)) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			answer(conn)
+		}
+	}()
+	return l
 }

@@ -1,7 +1,6 @@
 package file
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -124,10 +123,6 @@ func sameFile(a, b string) bool {
 	infoB, errB := os.Stat(b)
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
-
-// blank reports whether a file contains only white space. Programs truncate a file before they write it, so a blank
-// file is treated as a file that is being written.
-func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }
 
 // byPlace compares objects by file and line.
 func byPlace(a, b decode.Located) int {

@@ -56,6 +56,8 @@ func (id identity) String() string {
 //     effect.
 //   - A file without content changes nothing, because a program may be writing it. To remove its objects, users delete
 //     the file.
+//   - A file that is the beginning of its former content changes nothing, for the same reason, if it has only comments
+//     or ends within a line.
 //   - An object that no file contains is removed after confirmAbsence.
 //   - Of several files with one object, such as a file and its backup copy, the file whose object is in use stays in
 //     use, also if it becomes invalid. The other files are problems. If the files appear at the same time, the first by
@@ -241,18 +243,36 @@ func (p *fileState) read(name string, c contents) decoded {
 	switch {
 	case !present:
 		return decoded{}
-	case blank(text) && len(p.objects)+len(p.expected) > 0:
-		return decoded{invalid: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Info,
-			Message: "is empty: what it held stays in force; delete the file to remove it",
-			Remedy:  "delete the file to remove it"}}}
 	case p.last.text != nil && bytes.Equal(text, p.last.text):
 		return p.last
 	}
 	d := decoded{text: text}
 	d.objects, d.problems = decode.File(name, text)
 	d.invalid = slices.ContainsFunc(d.problems, func(p decode.Problem) bool { return p.Severity == decode.Error })
+	switch {
+	case len(d.objects)+len(d.problems) == 0 && len(p.objects)+len(p.expected) > 0 &&
+		(len(bytes.TrimSpace(text)) == 0 || bytes.HasPrefix(p.last.text, text)):
+		return unfinished(name, 1, "is empty", "delete the file to remove it")
+	case !d.invalid && cutInLine(text, p.last.text):
+		return unfinished(name, bytes.Count(text, []byte("\n"))+1, "ends within a line of its former content",
+			"write the rest, or end the line if the file is complete")
+	}
 	p.last = d
 	return d
+}
+
+// unfinished is the result of reading a file that a program may be writing.
+func unfinished(name string, line int, what, remedy string) decoded {
+	return decoded{invalid: true, problems: []decode.Problem{{File: name, Line: line, Severity: decode.Info,
+		Message: what + ": what it held stays in force; " + remedy, Remedy: remedy}}}
+}
+
+// cutInLine reports whether text is the beginning of whole and ends within a line, because a program is writing the
+// file or the disk was full. The last value may be incomplete and valid nevertheless, such as port 34 of 3478.
+func cutInLine(text, whole []byte) bool {
+	rest, found := bytes.CutPrefix(whole, text)
+	return found && len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) && len(bytes.TrimSpace(rest)) > 0 &&
+		rest[0] != '\n' && rest[0] != '\r'
 }
 
 // store stores the result of reading a file. It returns the objects that stay in use although the file does not contain

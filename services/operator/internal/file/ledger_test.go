@@ -95,6 +95,27 @@ func TestLedgerBrokenYAMLLosesNothing(t *testing.T) {
 	}
 }
 
+// The beginning of a file may be valid, with an incomplete last value, name or marker.
+func TestLedgerHoldsAFileThatIsCutInALine(t *testing.T) {
+	whole := "# On top.\n" + node("a", "1") + "---\n" + strings.Replace(node("b", "1"), `{mark: "1"}`, "\n    mark: v12", 1)
+	for end := 1; end < len(whole); end++ {
+		w := newLedgerTest(t, nil)
+		w.write("all.yaml", whole)
+		w.expect("at first", "a=1", "b=v12")
+		w.write("all.yaml", whole[:end])
+		comment := end <= len("# On top.\n")
+		if comment || whole[end-1] != '\n' && whole[end] != '\n' {
+			w.expect(fmt.Sprintf("cut at %d", end), "a=1", "b=v12")
+			w.settle()
+			w.expect(fmt.Sprintf("cut at %d for long", end), "a=1", "b=v12")
+		}
+		w.write("all.yaml", whole)
+		if r := w.expect("whole again", "a=1", "b=v12"); len(r.problems) > 0 {
+			t.Errorf("cut at %d, then whole: problems %v", end, r.problems)
+		}
+	}
+}
+
 func TestLedgerConfirmsAbsence(t *testing.T) {
 	w := newLedgerTest(t, nil)
 	w.write("a.yaml", docs(node("a", "1"), node("b", "1")))

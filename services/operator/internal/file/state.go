@@ -1,6 +1,7 @@
 package file
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
@@ -44,7 +45,7 @@ func loadState(dir string) (savedState, error) {
 	m := savedState{Ports: map[string]assignment{}, Published: map[string]string{}, Listeners: map[string][]string{}}
 	path := filepath.Join(dir, stateFile)
 	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || (err == nil && blank(data)) {
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && len(bytes.TrimSpace(data)) == 0) {
 		return m, nil
 	}
 	if err != nil {
@@ -74,7 +75,7 @@ func (m savedState) withdraw(name string) {
 // publishedFile returns the path of the file with the published config of a Gateway. The config contains secrets, and
 // the folder can be read by the user of the operator only.
 func (p Provider) publishedFile(key types.NamespacedName) string {
-	return filepath.Join(p.publishedDir(), safeName(key.Namespace+"_"+key.Name)+".gz")
+	return filepath.Join(p.publishedDir(), safeName(key.Namespace+"_"+key.Name+".gz"))
 }
 
 // stored returns the config of a Gateway that the previous run published, or nil.

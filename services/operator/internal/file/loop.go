@@ -108,9 +108,11 @@ func (l *loop) run(ctx context.Context) error {
 		go func() { defer close(finished); w.run(ctx, changes) }()
 		defer func() { <-finished }()
 	}
-	if err := l.dataplanes.Adopt(); err != nil {
+	bound, err := l.dataplanes.Adopt()
+	if err != nil {
 		return err
 	}
+	l.ports.adopted = bound
 	defer l.end()
 	next, refresh := l.work(), (<-chan time.Time)(nil)
 	look := time.NewTicker(lookInterval)

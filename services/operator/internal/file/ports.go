@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stunner-gateway/stunner/services/operator/internal/host"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -40,6 +41,9 @@ type ports struct {
 	// published are the sockets in published configs, with their Gateways. No other Gateway gets such a port, even if it is
 	// free now: the dataplane of a Gateway that cannot be served as specified binds it at its next start.
 	published map[socket]types.NamespacedName
+	// adopted are the ports that adopted dataplanes have bound, by Gateway, until the first assignment. The previous
+	// operator may have ended before it saved them in chosen, or its disk was full.
+	adopted map[string]map[host.Port]bool
 	// offset is where the search for a substitute port begins. It differs between operators, so that operators that
 	// start at the same time on one host do not choose the same ports.
 	offset int
@@ -126,7 +130,7 @@ func (p *ports) assign(all []claim, running func(gateway string) bool) error {
 		}
 		d.place(c, port)
 	}
-	p.chosen = d.chosen
+	p.chosen, p.adopted = d.chosen, nil
 	return nil
 }
 
@@ -208,7 +212,9 @@ func (d *draft) usable(c claim, port int) bool {
 
 // bindable reports whether a port is free or bound by the process of the same Gateway.
 func (d *draft) bindable(c claim, port int) bool {
-	return d.own[c.gateway.String()][socket{c.network, port}] || d.ports.free(c.network, port)
+	gateway := c.gateway.String()
+	return d.own[gateway][socket{c.network, port}] || d.ports.adopted[gateway][host.Port{Network: c.network, Number: port}] ||
+		d.ports.free(c.network, port)
 }
 
 func (d *draft) choose(c claim) (int, error) {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/host"
 )
 
 func want(gateway, listener, network string, port int) claim {
@@ -80,6 +81,21 @@ func TestPortsStay(t *testing.T) {
 	if got := b.chosen[a.key()].Port; got == 3478 {
 		t.Error("a port that somebody else took while the process was down is kept")
 	}
+}
+
+// The previous operator gave a listener another port, and ended before it saved the port. The dataplane has bound it.
+func TestPortsOfAnAdoptedDataplaneAreItsOwn(t *testing.T) {
+	b := newBench()
+	door, other := want("g", "a", "udp", 3479), want("h", "a", "udp", 3480)
+	b.chosen[door.key()] = assignment{Wanted: 3478, Port: 3478}
+	b.busy = map[socket]bool{{"udp", 3479}: true, {"udp", 3480}: true}
+	b.running["n/g"], b.running["n/h"] = true, true
+	b.adopted = map[string]map[host.Port]bool{"n/g": {{Network: "udp", Number: 3479}: true, {Network: "udp", Number: 3480}: true}}
+	b.assign(t, door, other)
+	b.expect(t, "bound by its own process", door, 3479)
+	b.expect(t, "bound by the process of another Gateway", other, firstSubstitute)
+	b.assign(t, door, want("g", "b", "udp", 3480))
+	b.expect(t, "left by its own process and taken by a program since", want("g", "b", "udp", 3480), firstSubstitute+1)
 }
 
 func TestPortsFollowAListenerThatIsRenamed(t *testing.T) {

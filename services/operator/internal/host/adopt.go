@@ -41,6 +41,14 @@ type orphan struct {
 	command command
 	// program is the file that the dataplane itself executes, which may differ from the file of its supervisor.
 	program os.FileInfo
+	// bound are the ports of the sockets of the dataplane itself.
+	bound map[Port]bool
+}
+
+// Port is a port of a network, udp or tcp.
+type Port struct {
+	Network string
+	Number  int
 }
 
 // orphans finds the running processes whose executable has the file name of a program, in any folder, and whose state
@@ -71,10 +79,12 @@ func orphans(program, below string) (map[string]orphan, error) {
 		found[name] = o
 	}
 	for name, o := range found {
+		pid := o.pid
 		if child, ok := children[name]; ok {
-			o.program = child.program
-			found[name] = o
+			o.program, pid = child.program, child.pid
 		}
+		o.bound = boundPorts(filepath.Join("/proc", strconv.Itoa(pid)))
+		found[name] = o
 	}
 	return found, nil
 }
@@ -99,6 +109,32 @@ func inspect(pid int) (o orphan, ok bool) {
 	return orphan{pid: pid, since: startOf(dir), program: program, command: command{
 		Path: strings.TrimSuffix(exe, " (deleted)"), Args: args[1:], Env: env,
 	}}, true
+}
+
+// boundPorts returns the ports to which a process has bound sockets. dir is the folder of the process in /proc.
+func boundPorts(dir string) map[Port]bool {
+	entries, _ := os.ReadDir(filepath.Join(dir, "fd"))
+	own := map[string]bool{} // links to sockets contain their inodes
+	for _, e := range entries {
+		link, _ := os.Readlink(filepath.Join(dir, "fd", e.Name()))
+		own[link] = true
+	}
+	bound := map[Port]bool{}
+	for _, table := range []string{"udp", "udp6", "tcp", "tcp6"} {
+		data, _ := os.ReadFile(filepath.Join(dir, "net", table))
+		for line := range strings.Lines(string(data)) {
+			// Field 1 is the local address and the port in hexadecimal digits, field 9 the inode.
+			fields := strings.Fields(line)
+			if len(fields) < 10 || !own["socket:["+fields[9]+"]"] {
+				continue
+			}
+			_, digits, _ := strings.Cut(fields[1], ":")
+			if number, err := strconv.ParseUint(digits, 16, 16); err == nil {
+				bound[Port{strings.TrimSuffix(table, "6"), int(number)}] = true
+			}
+		}
+	}
+	return bound
 }
 
 // readList reads a file that contains zero-terminated strings.

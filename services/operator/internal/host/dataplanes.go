@@ -105,24 +105,27 @@ func (d *Dataplanes) command(key types.NamespacedName) command {
 		Args: []string{"-w", "-c", d.settings.Origin, "-i", key.String()}, Env: env}
 }
 
-// Adopt finds the running dataplanes that an earlier operator process started, and adds them to the set.
-func (d *Dataplanes) Adopt() error {
+// Adopt finds the running dataplanes that an earlier operator process started, and adds them to the set. It returns the
+// ports that they have bound, by Gateway.
+func (d *Dataplanes) Adopt() (map[string]map[Port]bool, error) {
 	if d.settings.Program == "" {
-		return nil
+		return nil, nil
 	}
 	found, err := orphans(d.settings.Program, d.settings.LastGood)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	bound := map[string]map[Port]bool{}
 	for name, o := range found {
 		if namespace, gateway, ok := strings.Cut(name, "_"); ok {
 			key := types.NamespacedName{Namespace: namespace, Name: gateway}
 			d.settings.Log.Info("adopt a running dataplane", "gateway", key, "pid", o.pid)
 			d.relays[key] = variable(o.command.Env, relaysVariable)
 			d.add(key, o.command, &o)
+			bound[key.String()] = o.bound
 		}
 	}
-	return nil
+	return bound, nil
 }
 
 func (d *Dataplanes) add(key types.NamespacedName, c command, adopt *orphan) {

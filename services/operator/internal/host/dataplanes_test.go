@@ -67,7 +67,7 @@ func TestTheNextOperatorAdoptsOrReplacesDataplanes(t *testing.T) {
 	first.Close(true)
 
 	second := newDataplanes(t, func(s *Settings) { *s = first.settings })
-	if err := second.Adopt(); err != nil {
+	if _, err := second.Adopt(); err != nil {
 		t.Fatal(err)
 	}
 	second.awaitHealth(t, door, "started by an earlier operator")
@@ -78,7 +78,7 @@ func TestTheNextOperatorAdoptsOrReplacesDataplanes(t *testing.T) {
 	second.Close(true)
 
 	third := newDataplanes(t, func(s *Settings) { *s = first.settings; s.Origin = "http://127.0.0.1:2" })
-	if err := third.Adopt(); err != nil {
+	if _, err := third.Adopt(); err != nil {
 		t.Fatal(err)
 	}
 	third.awaitHealth(t, door, "running")
@@ -125,7 +125,7 @@ func TestADataplaneHasTheRelayPortsThatAreWanted(t *testing.T) {
 	pid := d.running[door].Health().PID
 	d.Close(true)
 	next := newDataplanes(t, func(s *Settings) { *s = d.settings })
-	if err := next.Adopt(); err != nil {
+	if _, err := next.Adopt(); err != nil {
 		t.Fatal(err)
 	}
 	next.awaitHealth(t, door, "started by an earlier operator")
@@ -138,7 +138,7 @@ func TestADataplaneHasTheRelayPortsThatAreWanted(t *testing.T) {
 func TestNothingIsRunWithoutAProgram(t *testing.T) {
 	d := newDataplanes(t, func(s *Settings) { s.Program = "" })
 	d.Ensure(types.NamespacedName{Namespace: "calls", Name: "door"})
-	if err := d.Adopt(); err != nil || len(d.Gateways()) != 0 {
+	if _, err := d.Adopt(); err != nil || len(d.Gateways()) != 0 {
 		t.Errorf("gateways %v, %v", d.Gateways(), err)
 	}
 }

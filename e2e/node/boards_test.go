@@ -21,13 +21,17 @@ import (
 
 // silent lists the panels without data on a healthy cluster, with the reason.
 var silent = boards.Silent{
-	"Overview / Firing alerts":               "none fires",
-	"Overview / Alert":                       "none fires",
-	"Dataplane / Alert":                      "none fires",
-	"Control plane / Alert":                  "none fires",
-	"Auth / Alert":                           "none fires",
-	"Control plane / Dataplanes by state: B": "every dataplane is connected to its operator",
-	"Control plane / Dataplane restarts: B":  "the kubelet restarts them, not the operator",
+	"Overview / Firing alerts":                 "none fires",
+	"Overview / Alert":                         "none fires",
+	"Dataplane / Alert":                        "none fires",
+	"Control plane / Alert":                    "none fires",
+	"Auth / Alert":                             "none fires",
+	"Overview / Refused, by reason: B":         "no client sends an attribute that is ignored",
+	"Dataplane / Refused, by reason: B":        "no client sends an attribute that is ignored",
+	"Auth / Refused by reason: A":              "no request is refused",
+	"Auth / Age of the keys and the policy: A": "the auth service has no keys for tokens",
+	"Control plane / Dataplanes by state: B":   "every dataplane is connected to its operator",
+	"Control plane / Dataplane restarts: B":    "the kubelet restarts them, not the operator",
 }
 
 // TestBoards: on a cluster with calls and with KEDA, every panel of every board has data from a Prometheus with service

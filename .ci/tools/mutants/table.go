@@ -347,8 +347,8 @@ var table = []mutant{
 		rule: "A Gateway takes no port of an older one on the same nodes",
 		file: operator + "translate/hostports.go", pkg: operator + "translate",
 		test:   "TestTranslate/gateways_in_the_host_network_share_the_ports_of_their_nodes",
-		before: `if user, clash := taken[hostPort{l.network(), l.target}]; clash {`,
-		after:  `if user, clash := taken[hostPort{l.network(), l.target}]; clash && l.target == 0 {`,
+		before: `if user, clash := taken[hostPort{Network: l.network(), Number: l.target}]; clash {`,
+		after:  `if user, clash := taken[hostPort{Network: l.network(), Number: l.target}]; clash && l.target == 0 {`,
 	},
 	{
 		rule: "A listener takes no routes of other namespaces unless it allows them",

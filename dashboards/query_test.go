@@ -20,7 +20,7 @@ import (
 )
 
 // target are the labels that a scrape adds, see docs/monitoring.md.
-var target = []string{"job", "namespace", "gateway", "pod"}
+var target = []string{"job", "namespace", "gateway", "pod", "release"}
 
 // foreign are the metrics of other exporters with their labels. e2e/monitoring checks that they exist.
 var foreign = map[string][]string{

@@ -47,7 +47,6 @@ func startScoped(t *testing.T) *scoped {
 	return d
 }
 
-// client returns a client with caveats.
 func (d *scoped) client(t *testing.T, c credential.Caveats, user string) *ask.Client {
 	t.Helper()
 	minted, err := d.Config.Auth.Authority().MintWith(c, user, time.Hour, time.Now())
@@ -171,7 +170,7 @@ func TestCredentialIsUsedUp(t *testing.T) {
 		}
 	}
 	payload := make([]byte, 1000)
-	for i := range total / 2 / len(payload) { // each is echoed
+	for i := range total / 2 / len(payload) { // the peer echoes each datagram
 		must(t, c.Send(ask.ChannelData(0x4000, payload)))
 		if got, err := c.Receive(timeout); err != nil || len(got) != 4+len(payload) {
 			t.Fatalf("datagram %d: %d bytes, %v", i, len(got), err)

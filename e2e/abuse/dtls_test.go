@@ -158,7 +158,7 @@ func tap(t *testing.T) tapped {
 
 func (l tapped) ReadFrom(to []byte) (int, net.Addr, error) {
 	n, from, err := l.UDPConn.ReadFrom(to)
-	if err == nil && n > recordHeader && to[0] == recordHandshake && to[4] == 0 { // epoch 0
+	if err == nil && n > recordHeader && to[0] == recordHandshake && to[4] == 0 { // epoch 0 is not encrypted
 		l.hellos <- bytes.Clone(to[:n])
 	}
 	return n, from, err
@@ -202,7 +202,7 @@ func TestOpenSSLConnects(t *testing.T) {
 			client := exec.CommandContext(
 				ctx, "openssl", "s_client", "-dtls1_2", "-alpn", "h2,stun.turn", "-connect", server.String(),
 			)
-			client.Stdin = strings.NewReader("") // exits after the handshake
+			client.Stdin = strings.NewReader("") // the program exits after the handshake
 			out, err := client.CombinedOutput()
 			if errors.Is(err, exec.ErrNotFound) {
 				t.Fatal("openssl is not installed: run `sudo apt-get install --yes openssl`")

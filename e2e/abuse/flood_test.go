@@ -46,9 +46,10 @@ func TestFirstRequestsAreNotAmplified(t *testing.T) {
 			size = len(first)
 			f.send(first)
 		}
-		f.arrived() // until then the dataplane may answer
+		f.arrived() // until it has read all requests, the dataplane may answer
 		took := time.Since(began)
-		limit := burst + int(took.Seconds()*rate) + 2 // a token that is partly refilled, and a token that a new call gives back
+		// 2 for a partly refilled token, and for a token that a new call gives back
+		limit := burst + int(took.Seconds()*rate) + 2
 		answers := f.answers()
 		if answers > limit || answers == 0 {
 			t.Errorf("%d responses to 10,000 requests in %s, want at most %d", answers, took, limit)
@@ -231,7 +232,7 @@ func siege(t *testing.T, attack func(d *target, same *call.Call)) {
 	t.Helper()
 	t.Parallel()
 	d := start(t)
-	d.good(t, call.UDP) // allocates one-time state
+	d.good(t, call.UDP) // the first call allocates one-time state
 	rss, goroutines := d.rss(t), d.goroutines(t)
 	var calls []*call.Call
 	for _, o := range []call.Options{d.options(call.UDP, public), d.options(call.UDP, loopback), d.options(call.TCP, loopback)} {
@@ -300,7 +301,7 @@ func (d *target) recovered(t *testing.T, rss, goroutines int) {
 type flood struct {
 	t          *testing.T
 	client     *ask.Client
-	port       uint16 // of the listener
+	port       uint16 // UDP port of the listener
 	sent       int
 	got, bytes atomic.Int64
 	done       chan struct{} // closed when receiving has ended
@@ -325,7 +326,7 @@ func newFlood(t *testing.T, d *target, c *ask.Client) *flood {
 }
 
 // few is the number of datagrams between two checks of the queue. It is small enough that two floods do not fill the
-// default socket buffer.
+// default socket buffer. much is the number of queued bytes above which send waits.
 const few, much = 64, 32 << 10
 
 func (f *flood) send(b []byte) {

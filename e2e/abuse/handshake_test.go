@@ -145,7 +145,8 @@ func helloTLS(ctx context.Context, do func(func()), from netip.Addr, to netip.Ad
 var recordedHello = sync.OnceValue(func() []byte {
 	client, server := net.Pipe()
 	defer client.Close()
-	go func() { _ = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake() }() // until client is closed
+	// ends when client is closed
+	go func() { _ = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake() }()
 	buf := make([]byte, 4096)
 	n, _ := server.Read(buf) // the record is written at once
 	return buf[:n]

@@ -134,8 +134,8 @@ func check(n int) []byte {
 // mostPermissions is the request that makes a session hold the most memory with the fewest messages.
 var mostPermissions = act{over: call.UDP, request: "CreatePermission", attribute: "XOR-PEER-ADDRESS as often as fits"}
 
-// acts are the acts that hold the most memory, each alone, and all messages in turn over all transports. With -largest,
-// they are all requests with all attributes over all transports.
+// acts returns the acts that hold the most memory, and one act that sends all messages in turn over all transports.
+// With -largest, it returns one act for each combination of a request, an attribute and a transport.
 func acts() (all []act) {
 	as := func(a act, identities string) act { a.as = identities; return a }
 	if !*largestFlag {

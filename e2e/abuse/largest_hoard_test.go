@@ -245,8 +245,9 @@ func (h *hoard) expose(c *client, allocated *stun.Message) error {
 	return nil
 }
 
-// flood sends to the exposed sessions, without a channel, until the context ends: bursts, or over TCP and TLS the
-// longest datagrams. The server can relay at this rate: the act is about memory.
+// flood sends datagrams from a peer without a channel to the exposed sessions until the context ends. It sends bursts,
+// or the longest datagrams if the clients use TCP or TLS. The server can relay at this rate, because the act is about
+// memory.
 func (h *hoard) flood(ctx context.Context) {
 	size, burst, rate := datagram, 40, 75
 	if h.over == call.TCP || h.over == call.TLS {
@@ -323,7 +324,8 @@ func (h *hoard) handshake(ctx context.Context) (err error) {
 			return errRefused
 		}
 		fragment := []byte{
-			recordHandshake, 0xFE, 0xFD, 0, 0, 0, 0, 0, 0, 0, 9, 0, 13, // the record, and a part of a message of 16 bytes
+			// the record header, and the header of a fragment of a message of 16 bytes
+			recordHandshake, 0xFE, 0xFD, 0, 0, 0, 0, 0, 0, 0, 9, 0, 13,
 			16, 0, 0, 16, 0, 2, 0, 0, 0, 0, 0, 1, 0,
 		}
 		for range 50 {

@@ -34,7 +34,7 @@ import (
 var (
 	serverAddr = netip.MustParseAddr("10.200.0.1")
 	turnServer = netip.AddrPortFrom(serverAddr, 3478)
-	dtlsServer = netip.AddrPortFrom(serverAddr, 5349) // and TLS
+	dtlsServer = netip.AddrPortFrom(serverAddr, 5349) // the port of DTLS and TLS
 	// farClients are behind a router: to the server they have one next hop, which always resolves.
 	farClients = netip.MustParsePrefix("10.211.0.0/16")
 	// lan is a subnet with a direct link to the server. Each of its addresses is a next hop of its own.
@@ -54,7 +54,7 @@ func host(subnet netip.Prefix, number uint16) netip.Addr {
 type hosts struct {
 	server, far, lan, peers, slow *netns.Space
 	echo                          []netip.AddrPort
-	chain, key                    []byte // of the server, in PEM
+	chain, key                    []byte // certificate of the server and its key, in PEM
 	roots                         *x509.CertPool
 	dir                           string
 	process                       *harness.Process
@@ -131,7 +131,7 @@ func certificateOf(t *testing.T, server netip.Addr, key crypto.Signer) (chain, p
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }
 
-// socket opens a UDP socket in a namespace that is closed at the end of the test.
+// socket opens a UDP socket in a namespace, and closes the socket at the end of the test.
 func socket(t *testing.T, in *netns.Space, local netip.AddrPort) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
@@ -142,7 +142,6 @@ func socket(t *testing.T, in *netns.Space, local netip.AddrPort) *net.UDPConn {
 	return conn
 }
 
-// server is a TURN server.
 type server struct {
 	name string
 	// engine is the offload engine of stunnerd, and mechanism how its programs are attached; empty in user space.
@@ -159,7 +158,7 @@ const coturn = "coturn"
 // without CAP_NET_ADMIN, which would allow it to exceed the limit of send buffers.
 func (h *hosts) run(t *testing.T, what server) {
 	t.Helper()
-	for _, device := range []string{"lan", "peers"} { // entries of the round before
+	for _, device := range []string{"lan", "peers"} { // forget the neighbours of the previous round
 		h.server.Run(t, "ip neigh flush dev "+device)
 	}
 	if what.mechanism == "clsact" {

@@ -21,8 +21,8 @@ const (
 	// newCallDeadline is the limit for the time to the first echo of a new call.
 	newCallDeadline = 5 * time.Second
 	// moreLost is how many more datagrams, in percent, running calls may lose than calls of the control. moreAge is how
-	// much larger their p99 round trip time may be, in addition to three times the time of the control, which is large
-	// on a busy machine only. Both are also the tolerance of the comparison with coturn.
+	// much longer the p99 round trip time of running calls may be than three times that of the control. The factor of
+	// three matters on a busy machine only. The comparison with coturn uses both tolerances too.
 	moreLost, moreAge = 1.0, 20 * time.Millisecond
 )
 
@@ -31,8 +31,8 @@ var (
 	withReference = flag.Bool("coturn", false, "also run TestNoisyNeighbour on coturn, and compare stunnerd with it")
 )
 
-// mostChannels is the case that runs in user space and, by TCX and XDP, in the kernel. With -paths, all cases run in
-// this way.
+// mostChannels is the case that runs in user space and, by TCX and XDP, in the kernel. With -paths, all cases run
+// there.
 const mostChannels = "a user sends over channels to peers that do not exist"
 
 // TestNoisyNeighbour: running calls continue and new calls succeed during any activity of one client, peer or

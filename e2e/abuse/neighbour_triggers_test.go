@@ -29,8 +29,8 @@ type neighbour struct {
 	trigger  trigger
 }
 
-// usualGrowth includes the delay of the garbage collector. Clients over DTLS and started handshakes hold their keys and
-// buffers as well.
+// usualGrowth includes garbage that the collector has not freed yet, and the keys and buffers of DTLS clients and of
+// started handshakes.
 const usualGrowth = 16
 
 // neighbours are the clients, peers and unauthenticated sources that could disturb the calls of others.
@@ -244,7 +244,7 @@ func silentReader(t *testing.T, h *hosts) harm {
 	})
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })
-	c := ask.Client{Username: user, Password: password} // encodes requests
+	c := ask.Client{Username: user, Password: password} // c only encodes requests
 	exchange := func(method stun.Method, attrs ...stun.Setter) *stun.Message {
 		t.Helper()
 		_, err := conn.Write(c.Request(method, attrs...))

@@ -289,7 +289,8 @@ func oneByte(number, more int) []byte {
 // someRecord returns one of the combinations of a content type, an epoch and content up to a size. Nothing in it is
 // authentic.
 func someRecord(number, size int) []byte {
-	kinds := []byte{20, 21, recordHandshake, 23, 24, 25, 26, 27, 0, 255} // the others are unknown
+	// 20 to 23 are the content types of DTLS 1.2 (RFC 5246 §6.2.1)
+	kinds := []byte{20, 21, recordHandshake, 23, 24, 25, 26, 27, 0, 255}
 	epochs := []uint16{0, 1, 2, 0xFFFF}
 	hello := clientHello(random(), 0, nil)[recordHeader:]
 	contents := [][]byte{

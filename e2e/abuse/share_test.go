@@ -43,7 +43,7 @@ func TestPasswordIsNotGuessedFromOneAddress(t *testing.T) {
 			}
 			f.send(guess(guesser, i))
 		}
-		if answers := f.answers(); answers > 19 { // plus the response above
+		if answers := f.answers(); answers > 19 { // at most 20, with the response above
 			t.Errorf("%d responses to %d guesses", answers, list)
 		}
 		// A second correct guess would get 437.
@@ -53,8 +53,8 @@ func TestPasswordIsNotGuessedFromOneAddress(t *testing.T) {
 	})
 }
 
-// list is the number of passwords, and right the position of the correct one, which is included twice. It directly
-// follows other guesses: after a pause, the limiter would admit a guess.
+// list is the number of passwords. right is the position of the correct password, which the list also contains directly
+// before. The correct guesses directly follow other guesses, because after a pause the limiter would admit a guess.
 const list, right = 20_000, 10_000/few*few + few - 2
 
 // guess returns the guess at a position of the list.
@@ -284,7 +284,7 @@ func TestFloodPreventsNoCalls(t *testing.T) {
 				end := sync.OnceFunc(func() { close(done) })
 				t.Cleanup(end)
 				flooding.Go(func() { sent.Store(int64(f.firstRequests(done, rate, ports, repeated))) })
-				d.await(t, timeout, func(ctx context.Context) error { // until then the flood is below the limit
+				d.await(t, timeout, func(ctx context.Context) error { // before that, the flood is below the rate limit
 					if n, err := d.read(ctx, `stunner_dropped_total{reason="rate_limited"}`); err != nil || n < 1000 {
 						return fmt.Errorf("%.0f requests not answered: %w", n, err)
 					}

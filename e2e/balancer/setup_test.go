@@ -50,7 +50,7 @@ var (
 // balanced is the product, and a load balancer in front of its Gateway.
 type balanced struct {
 	stack *harness.Stack
-	space *netns.Space // of the load balancer
+	space *netns.Space // network namespace of the load balancer
 	ports map[string]int
 	roots *x509.CertPool
 	// authority is the file with the CA of all certificates.
@@ -254,7 +254,6 @@ func (s *balanced) edit(t *testing.T, old, with string) {
 	harnesstest.NoError(t, s.stack.Put("gateway.yaml", []byte(strings.Replace(string(data), old, with, 1))))
 }
 
-// await waits for a condition.
 func (s *balanced) await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)

@@ -71,7 +71,7 @@ func TestSecondRegionTakesOver(t *testing.T) {
 
 	dataplane, err := first.Config(t.Context())
 	harnesstest.NoError(t, err)
-	harnesstest.NoError(t, first.Operator.Kill()) // its dataplane ends with it
+	harnesstest.NoError(t, first.Operator.Kill()) // the dataplane ends with its operator
 	harnesstest.NoError(t, first.Auth.Kill())
 	await(t, func(ctx context.Context) error {
 		if _, _, err := harness.Get(ctx, *dataplane.Admin.HealthcheckEndpoint+"/live"); err == nil {

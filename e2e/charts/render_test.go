@@ -82,7 +82,6 @@ func read(folder string) (l loaded, err error) {
 	return l, err
 }
 
-// load returns a chart.
 func load(t *testing.T, folder string) loaded {
 	t.Helper()
 	c, err := charts[folder]()
@@ -126,7 +125,7 @@ func (r release) templates(t *testing.T) (map[string]string, error) {
 	if r.namespace == "" {
 		options.Namespace = home
 	}
-	// Helm validates the values as here, but compiles the schema each time.
+	// Helm compiles the schema at each validation, so values are validated here and Helm skips the validation.
 	values, err := util.ToRenderValuesWithSchemaValidation(&c, r.values(t), options, nil, true)
 	if err == nil {
 		err = l.schema.Validate(values["Values"].(common.Values).AsMap())
@@ -174,7 +173,6 @@ func (r release) all(t *testing.T) (all []object) {
 	return all
 }
 
-// kustomize renders a kustomization.
 func kustomize(t *testing.T, folder string) []object {
 	t.Helper()
 	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(

@@ -18,7 +18,7 @@ func TestValues_SetFieldsOfObjects(t *testing.T) {
 	const operator, auth = "Deployment/" + home + "/stunner-operator", "Deployment/" + home + "/stunner-auth"
 	const service, discovery = "Service/" + home + "/stunner-auth", "Service/" + home + "/stunner-config-discovery"
 	const pod = "spec.template.spec."
-	releases := map[string]map[string]object{} // by values
+	releases := map[string]map[string]object{} // rendered objects by values and name
 	for _, c := range []struct{ set, object, field, want string }{
 		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-edit", "", "null"},
 		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-view", "", "null"},
@@ -199,7 +199,7 @@ func TestValues_SetFieldsOfObjects(t *testing.T) {
 		if args, list := fields.([]any); list && !strings.HasPrefix(c.want, "[") && slices.ContainsFunc(
 			args, func(arg any) bool { return fmt.Sprintf("%q", arg) == c.want },
 		) {
-			continue // one of several flags
+			continue // the wanted value is one of several flags
 		}
 		text, err := json.Marshal(fields)
 		if err != nil {
@@ -254,9 +254,9 @@ stunnerAuthService: {policy: {existingConfigMap: policy}, revocations: {enabled:
 					t.Errorf("%s is in both", name(o))
 				}
 				o = *o.DeepCopy()
-				delete(o.Object, "data") // the boards show all services
+				delete(o.Object, "data") // the data of the boards contain all services
 				if o.GetKind() == "PrometheusRule" {
-					continue // so do the alerts
+					continue // so do the rules of the alerts
 				}
 				for _, of := range []string{"stunner-auth", "partners-operator"} {
 					if text := fmt.Sprint(o.Object); strings.Contains(strings.ReplaceAll(text, "replacement:stunner-auth", ""), of) {

@@ -37,7 +37,7 @@ func needForeign(t *testing.T) {
 	foreign.Do(func() {
 		cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", prometheusOperator)
 		cmd.Env = append(os.Environ(), "GOWORK=off")
-		cmd.Dir = t.TempDir() // outside of any module
+		cmd.Dir = t.TempDir() // a folder outside of any module
 		out, err := cmd.Output()
 		var m struct{ Dir, Error string }
 		if bad := json.Unmarshal(out, &m); bad != nil || m.Error != "" {

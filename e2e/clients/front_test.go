@@ -25,7 +25,7 @@ type front struct {
 
 	mu    sync.Mutex
 	asked []ask
-	seen  map[string]bool // user names
+	seen  map[string]bool // user names of the credentials so far
 }
 
 // ask is a request for ICE servers.
@@ -124,7 +124,8 @@ func (f *front) renewedThroughFaults(t *testing.T) {
 			t.Errorf("the client did not meet the fault %s in %d requests", fault, len(f.asked))
 		}
 	}
-	// One request at the start, and at most one in each half of a lifetime. Each may be repeated once.
+	// The client makes one request at the start, and at most one in each half of a lifetime. It may repeat each request
+	// once.
 	if n := len(f.asked); n > 2*(2*lifetimes+1) {
 		t.Errorf("%d requests in %d lifetimes", n, lifetimes)
 	}

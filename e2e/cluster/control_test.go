@@ -124,7 +124,7 @@ func TestAuditLogHasEachWatchOnce(t *testing.T) {
 		}
 	}
 	once("during the watch")
-	for range watch.ResultChan() { // ends with the response
+	for range watch.ResultChan() { // the channel is closed when the response ends
 	}
 	once("after the watch")
 }

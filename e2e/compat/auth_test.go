@@ -210,7 +210,7 @@ func read(t *testing.T, url, username, password string, urls []string, at time.T
 	expires, user, ephemeral := strings.Cut(username, ":")
 	seconds, err := strconv.ParseInt(expires, 10, 64)
 	switch {
-	case username == "" && password == "": // STUN only
+	case username == "" && password == "": // the gateway serves STUN only
 	case !ephemeral || err != nil:
 		if password != "pass-1" {
 			t.Errorf("%s: user name %s with another password", url, username)

@@ -106,7 +106,7 @@ func differ(operator, server verdict) string {
 	return ""
 }
 
-// newSpecimen gives an object a name, and a namespace if it has one.
+// newSpecimen gives an object a name, and a namespace if its kind is namespaced.
 func newSpecimen(crd *apiextensions.CustomResourceDefinition, version string, n int, object map[string]any) specimen {
 	metadata := map[string]any{"name": fmt.Sprintf("n%05d", n)}
 	path := "/apis/" + crd.Spec.Group + "/" + version

@@ -47,7 +47,6 @@ func run(ctx context.Context, args []string) error {
 	return d.run(ctx, *example, *once)
 }
 
-// demo is one run of the demo.
 type demo struct {
 	screen *screen
 	stack  harness.Stack

@@ -15,7 +15,7 @@ import (
 
 const (
 	stepTimeout = 20 * time.Second
-	datagrams   = 100 // of the call
+	datagrams   = 100 // number of datagrams of the call
 	endGrace    = 2 * time.Second
 	tailLines   = 8
 )

@@ -64,7 +64,7 @@ func TestFirstFindingIsTheFault(t *testing.T) {
 	}
 	t.Run("rights", func(t *testing.T) { testRights(t, g) })
 	t.Run("of one Gateway", func(t *testing.T) {
-		t.Run("answers", func(t *testing.T) { // of one dataplane, one after another
+		t.Run("answers", func(t *testing.T) { // the fixtures share one dataplane, so they run one after another
 			t.Parallel()
 			g := newGateway(t, o, "answers")
 			g.connect(t)
@@ -155,7 +155,7 @@ var namespaces = map[string]string{"system": "kube-system", "operator": system}
 // change makes the changes of a part. An object of another namespace has a prefix, as in system:RESOURCE/NAME.
 func (f fixture) change(t *testing.T, g *gateway, part string) {
 	t.Helper()
-	ctx := context.Background() // also at the end of a test
+	ctx := context.Background() // the context of the test is canceled before its cleanup
 	for line := range strings.Lines(g.filled(f.parts[part])) {
 		words := strings.SplitN(strings.TrimSpace(line), " ", 3)
 		if words[0] == "" {
@@ -178,7 +178,7 @@ func (f fixture) change(t *testing.T, g *gateway, part string) {
 			continue
 		case deleted:
 			args := []string{"delete", "-n", namespace, "--wait=false", object}
-			if strings.HasPrefix(object, "pod/") { // no kubelet confirms the deletion
+			if strings.HasPrefix(object, "pod/") { // without --force, the deletion would wait for a kubelet
 				args = append(args, "--force", "--grace-period=0")
 			}
 			change = func(ctx context.Context) error { _, err := control.Kubectl(ctx, args...); return err }

@@ -62,8 +62,8 @@ func TestMain(m *testing.M) {
 
 // operator is an operator for all tests of a run.
 type operator struct {
-	dir string // of the programs
-	url string // of config discovery
+	dir string // folder of the programs
+	url string // URL of config discovery
 }
 
 func (o operator) program(name string) string { return filepath.Join(o.dir, name) }
@@ -99,7 +99,7 @@ type gateway struct {
 	operator
 	namespace string
 	pod       string
-	answers   map[string]map[string]any // of the dataplane, by path
+	answers   map[string]map[string]any // answers of the dataplane by path
 	connected bool
 	mu        sync.Mutex // guards answers, which change between the faults of one Gateway
 }
@@ -279,7 +279,6 @@ func until(t *testing.T, cond func(context.Context) error) {
 	}
 }
 
-// awaitField waits until a field has a value.
 func awaitField(t *testing.T, namespace, object, path, want string) {
 	t.Helper()
 	until(t, func(ctx context.Context) error {

@@ -40,7 +40,7 @@ func TestFlags(t *testing.T) {
 		for flag, documented := range documentedFlags(harnesstest.Read(t, page)) {
 			entry := regexp.MustCompile(`(?m)^  (?:-[a-z], )?` + flag + `\b(.*)\n((?:      .*\n?)+)`).FindStringSubmatch(said)
 			if entry == nil {
-				continue // is reported above
+				continue // the missing flag is reported above
 			}
 			standard := regexp.MustCompile(`\(default (.*)\)\s*$`).FindStringSubmatch(entry[2])
 			if code := regexp.MustCompile("^`([^`]*)`$").FindStringSubmatch(documented.standard); code != nil {
@@ -272,7 +272,7 @@ func names(text string, pattern *regexp.Regexp) []string {
 			set[name] = true
 		}
 	}
-	delete(set, "") // from groups that did not match
+	delete(set, "") // a group without a match is empty
 	return slices.Sorted(maps.Keys(set))
 }
 

@@ -293,7 +293,7 @@ func TestQuickstart(t *testing.T) {
 			"--child-lifetime", "bound", "--stop-grace", "1s",
 		},
 	}, reports(healthy))
-	t.Cleanup(func() { // before the folders are removed, with the dataplane
+	t.Cleanup(func() { // the operator ends, with its dataplane, before the folders are removed
 		if err := operator.Stop(20 * time.Second); err != nil {
 			t.Error(err)
 		}

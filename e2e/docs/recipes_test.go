@@ -238,7 +238,7 @@ func (p recipePath) declares(name string) bool {
 		for _, file := range files {
 			data, err := os.ReadFile(file)
 			if err != nil {
-				continue // a folder in a folder
+				continue // subfolders are not searched
 			}
 			if filepath.Ext(file) == ".go" && slices.Contains(declared(file, data), name) ||
 				filepath.Ext(file) != ".go" && regexp.MustCompile(`\b`+regexp.QuoteMeta(name)+`\b`).Match(data) {

@@ -42,8 +42,8 @@ import (
 // limit is the longest time that a diagnosis with packets may take, on a machine that runs nothing else.
 const limit = 20 * time.Second
 
-// route is held by the installation with an API server that runs. It has the route from this process to the public
-// addresses of its cluster, which are the same in each installation.
+// route is locked by the one running installation that has an API server. Only this installation is reachable from this
+// process at its public addresses, because these are the same in each installation.
 var route sync.Mutex
 
 // start starts the product in a shape.
@@ -131,7 +131,6 @@ type fault struct {
 	also string
 }
 
-// names reports whether a finding names the fault.
 func (f fault) names(got env.Finding) bool {
 	return got.Severity == f.severity && got.Object == f.object && strings.Contains(got.Field, f.field) &&
 		strings.Contains(got.Problem, f.problem) && got.Remedy != "" && strings.Contains(got.Remedy, f.remedy)
@@ -184,7 +183,6 @@ func diagnose(ctx context.Context, e *env.Env, args ...string) (r report, err er
 	return r, err
 }
 
-// why runs stunnerctl why.
 func why(t *testing.T, e *env.Env, args ...string) (r report, took time.Duration) {
 	t.Helper()
 	begun := time.Now()
@@ -344,7 +342,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// startPlace starts a product, and waits until it is healthy.
+// startInstallation starts a product, and waits until it is healthy.
 func startInstallation(
 	t *testing.T, shape, annotation string, disk bool, number int, kube func() *cluster.Cluster,
 ) *installation {

@@ -32,7 +32,7 @@ func TestHealthy(t *testing.T) {
 				states[s.Stage] = s.State
 			}
 			for _, stage := range []string{"reach", "allocation", "packets"} {
-				tokens := e.Shape.Is(env.JWT) && stage != "reach" // why has no token
+				tokens := e.Shape.Is(env.JWT) && stage != "reach" // why has no token, so it tests no credentials
 				if state := states[stage]; state != "ok" && state != "noted" && !(tokens && state == "skipped") {
 					t.Errorf("stage %s is %q", stage, state)
 				}

@@ -41,7 +41,7 @@ type product struct {
 	*installation
 	env.Host
 	input, output string
-	name          string // of the host
+	name          string // name of the host
 }
 
 // outputSize is the size of the disk of the output folder.
@@ -66,7 +66,7 @@ func unmountSmallDisk(t *testing.T, e *env.Env) {
 
 func hostOf(t *testing.T, p *installation) *product {
 	t.Helper()
-	name, err := os.Hostname() // of the dataplane
+	name, err := os.Hostname() // the dataplane has the name of the host
 	must(t, err)
 	h := &product{installation: p, Host: p.Env.Host(), name: name}
 	h.input, h.output = p.Folders()
@@ -79,7 +79,6 @@ func startHost(t *testing.T, shape string, number int) *product {
 	return hostOf(t, startInstallation(t, shape, "", true, number, nil))
 }
 
-// until waits for a condition.
 func (p *product) until(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	must(t, p.Await(t.Context(), "change of the host", cond))

@@ -52,7 +52,7 @@ func faultsOfObjects(t *testing.T, p *installation) (faults []fault) {
 		e.System(), e.SecretYAML(nil), "secret: ", "before: ")
 	inGateway(fault{name: "a listener has an unknown protocol", object: gateway, field: "spec.listeners[tcp]", problem: "TURN-TPC"},
 		"protocol: TURN-TCP", "protocol: TURN-TPC")
-	if p.Shape.Is(env.APIServer) { // a folder allows every address
+	if p.Shape.Is(env.APIServer) { // a folder allows every address, so this is no fault there
 		inGateway(fault{name: "an address is requested that is not allowed", object: gateway, field: "spec.addresses", problem: "192.0.2.99"},
 			"  listeners:\n", "  addresses: [{type: IPAddress, value: 192.0.2.99}]\n  listeners:\n")
 	}

@@ -16,7 +16,7 @@ func faultsOfPackets(t *testing.T, p *installation) []fault {
 	host := e.Net.Nodes[0]
 	v4, v6 := host.External[0], host.External[1]
 	gateway := "Gateway " + g.ID()
-	name, err := os.Hostname() // of the dataplane
+	name, err := os.Hostname() // the dataplane has the name of the host
 	if err != nil {
 		t.Fatal(err)
 	}

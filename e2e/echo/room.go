@@ -150,8 +150,8 @@ func (r *room) admit(offer string) (answer string, err error) {
 // peer is one WebRTC connection whose data channel messages are echoed.
 type peer struct {
 	conn     *webrtc.PeerConnection
-	received chan struct{} // signals a message
-	gone     chan struct{} // signals that the connection has ended
+	received chan struct{} // receives a value for each message
+	gone     chan struct{} // receives a value when the connection has ended
 }
 
 // answer accepts the offer and gathers all candidates.

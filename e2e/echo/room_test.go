@@ -52,7 +52,7 @@ func TestAllAddresses(t *testing.T) {
 		return
 	}
 	harnesstest.NoError(t, netns.AddAddress(netip.MustParsePrefix("198.51.100.1/32"), "lo"))
-	const calls = 16 // to each address; not all of them fail if the candidates of a peer share a socket
+	const calls = 16 // calls to each address; a shared socket makes only some of them fail
 	server, _, _ := signalling(t, fmt.Sprintf("0.0.0.0:%d", harnesstest.Port(t)), 256)
 	addresses := map[string]bool{}
 	for line := range strings.Lines(call(t, server.URL, "127.0.0.1")) {

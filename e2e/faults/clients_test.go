@@ -190,7 +190,6 @@ func (d *dataplane) learn(c *ask.Client) *ask.Client {
 // channel is the channel number that clients bind to the peer.
 const channel = 0x4001
 
-// request is a request of a client.
 type request struct {
 	method stun.Method
 	attrs  []stun.Setter

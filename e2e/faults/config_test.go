@@ -144,7 +144,7 @@ func (s *documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	go func() {
 		defer cancel()
-		for err := error(nil); err == nil; { // reads reports and pings
+		for err := error(nil); err == nil; { // Read also handles reports and pings
 			_, _, err = conn.Read(ctx)
 		}
 	}()
@@ -212,7 +212,7 @@ func TestFlappingConfigsAreAppliedAtABoundedPace(t *testing.T) {
 	d.awaitEchoes(live...)
 	d.await("sessions have settled", d.sessions(len(live)))
 	d.await("number of files and goroutines is not larger than before", func(context.Context) error {
-		// including the descriptors that serve this request
+		// Both numbers include what serves the request for the metrics.
 		if f, g := d.files(), d.metric("go_goroutines"); f > files || g > goroutines+2 {
 			return fmt.Errorf("%d files, %g goroutines; before %d, %g", f, g, files, goroutines)
 		}

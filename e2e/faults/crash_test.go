@@ -195,8 +195,8 @@ func TestSessionsOnAFormerPortContinue(t *testing.T) {
 	d.unknown(all[1].Client)
 }
 
-// The session of a user who was revoked while no process ran is not restored. If the next process starts with its last good
-// config, which has no revocation, the session ends when the new config arrives. Sessions of others continue.
+// The session of a user who was revoked while no process ran is not restored. If the next process starts with its last
+// good config, which has no revocation, the session ends when the new config arrives. Sessions of others continue.
 func TestSessionsRevokedWhileNoProcessRuns(t *testing.T) {
 	t.Parallel()
 	if !netns.Isolated(t) {
@@ -252,8 +252,9 @@ func TestSessionsRevokedWhileNoProcessRuns(t *testing.T) {
 	}
 }
 
-// a session that is older than a change of the credentials may use its credential for the overlap, also at the
-// next process: after a crash, and on the node of a pod with the host network. The overlap does not begin again there.
+// a session that is older than a change of the credentials may use its credential for the overlap, also at
+// the next process: after a crash, and on the node of a pod with the host network. The overlap does not begin again
+// there.
 func TestFormerCredentialAtTheNextProcess(t *testing.T) {
 	t.Parallel()
 	if !netns.Isolated(t) {
@@ -265,7 +266,7 @@ func TestFormerCredentialAtTheNextProcess(t *testing.T) {
 	}{
 		"after a crash": {func(_ *testing.T, dir string) []string { return []string{"--state-dir", dir} },
 			func(d *dataplane, dir string) {
-				// Before that, the next process would begin with the former credentials.
+				// The next process begins with the saved config, so the test waits until that has the new credentials.
 				d.await("saved", func(context.Context) error {
 					saved, err := os.ReadFile(filepath.Join(dir, "last-good.json"))
 					if err == nil && !bytes.Contains(saved, []byte(secret+"-changed")) {

@@ -63,7 +63,7 @@ func run(m *testing.M) int {
 }
 
 const (
-	timeout  = 20 * time.Second // on a busy machine
+	timeout  = 20 * time.Second // limit for a condition on a busy machine
 	interval = 20 * time.Millisecond
 	// silence is the longest permitted gap of a call on a busy machine.
 	silence  = time.Second
@@ -178,7 +178,6 @@ func inMounts(command string, args ...string) harness.Command {
 
 func (d *dataplane) health() string { return *d.config.Admin.HealthcheckEndpoint }
 
-// changed returns a changed copy of the config.
 func (d *dataplane) changed(change func(*config.Config)) config.Config {
 	c := d.config.Clone()
 	change(&c)

@@ -121,7 +121,7 @@ func (s *nameServer) answer(query []byte) ([]byte, error) {
 			s.sent = time.Now()
 		}
 		for _, a := range s.addrs {
-			header := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class} // TTL 0
+			header := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class} // the TTL is 0
 			m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AResource{A: a.As4()}})
 		}
 	}

@@ -41,7 +41,8 @@ func TestCrashWithManySessions(t *testing.T) {
 	made := d.metric("process_cpu_seconds_total")
 	d.kill()
 	d.start(harness.Command{Path: stunnerd}, d.file, flags...)
-	d.within(2*time.Minute, "ready", harness.Answers(d.health()+"/ready", http.StatusOK)) // on a busy machine
+	// a busy machine needs minutes
+	d.within(2*time.Minute, "ready", harness.Answers(d.health()+"/ready", http.StatusOK))
 	used := d.metric("process_cpu_seconds_total")
 	d.await("all sessions are restored", d.sessions(sessions))
 	restore := d.logged("restore sessions of a previous process", "read") + d.logged("sessions restored", "took")

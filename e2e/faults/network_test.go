@@ -129,13 +129,13 @@ func TestLargeDatagramsCrossASmallPath(t *testing.T) {
 	d.undisturbed(all)
 }
 
-// path is a path to the gateway with impairments. The first three are probabilities. The random decisions use a fixed
-// seed.
+// path is a path to the gateway with impairments. The first three fields are probabilities. The random decisions use a
+// fixed seed.
 type path struct {
 	loss, duplicate, reorder float64
 	delay, jitter            time.Duration
 
-	black atomic.Bool // nothing is delivered
+	black atomic.Bool // set during a blackout, in which nothing is delivered
 	// up and down count media datagrams, as ChannelData or indications, to and from the gateway.
 	up, down atomic.Int64
 

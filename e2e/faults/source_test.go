@@ -35,7 +35,7 @@ func newSource(t *testing.T, host string, handler http.Handler) *source {
 	}
 	s := &source{Server: &http.Server{Addr: socket.Addr().String(), Handler: handler}}
 	s.ConnState = func(conn net.Conn, _ http.ConnState) { s.connections.Store(conn, true) }
-	go func() { _ = s.Serve(socket) }() // Serve ends with close
+	go func() { _ = s.Serve(socket) }() // Serve returns when close is called
 	t.Cleanup(s.close)
 	return s
 }
@@ -72,7 +72,8 @@ func TestSilentSourceIsReportedAsLost(t *testing.T) {
 		return
 	}
 	const address = "198.18.5.5"
-	netns.Run(t, "ip rule add pref 10 lookup local") // makes room for a rule before it
+	// a rule with a lower number can now precede the rule of local addresses
+	netns.Run(t, "ip rule add pref 10 lookup local")
 	netns.Run(t, "ip rule del pref 0")
 	d := newDataplane(t)
 	source := newPublisher(t, address, d.config)

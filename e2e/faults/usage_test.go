@@ -14,7 +14,6 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 )
 
-// usageCount is a count of a usage record.
 type usageCount struct{ Bytes, Packets uint64 }
 
 func (c *usageCount) add(d usageCount) {

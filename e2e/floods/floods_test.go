@@ -85,7 +85,7 @@ type row struct {
 	latencies []time.Duration
 	creations []time.Duration // from a new Gateway of a good tenant to its Service
 	lost      int             // changes that were not delivered
-	back      time.Duration   // from the restart until all good configs were complete
+	back      time.Duration   // time from the restart until all good configs were complete
 	missing   []string
 }
 
@@ -296,8 +296,9 @@ func (a *apiServer) change(tenant int) (time.Duration, error) {
 const writes = 4
 
 // createGateway creates a Gateway of a good tenant, and returns the time until the operator has created its Service.
-// Then it deletes the Gateway and its objects. It subtracts the time of the requests, each of which takes as long as
-// the request of the test, because a flood of large objects keeps the API server busy.
+// Then it deletes the Gateway and its objects. The returned time does not include the time of the operator's requests,
+// because a flood of large objects keeps the API server busy. Each request is assumed to take as long as the request of
+// the test.
 func (a *apiServer) createGateway(tenant int) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(a.Context(), 2*lost)
 	defer cancel()

@@ -16,7 +16,7 @@ type flood struct {
 	name string
 	// long floods run with -long only.
 	long bool
-	// first are objects before the results of object, which returns an object for each number below size.
+	// first are the first objects of the flood. After them, objects returns an object for each number below size.
 	first   []string
 	size    int
 	objects func(i int) []string

@@ -198,7 +198,6 @@ func (a *scriptAgent) connect(ctx context.Context, other parameters) (conn net.C
 	}
 }
 
-// connectBoth connects two agents.
 func connectBoth(t *testing.T, one, two agent) (ends [2]net.Conn) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -241,7 +240,7 @@ func newSender(to io.Writer) *sender {
 			// A message begins like an RTP packet (RFC 3550 §5.1), so that agents do not handle it as a STUN message.
 			b := binary.BigEndian.AppendUint64(nil, 2<<62|uint64(s.number))
 			s.number++
-			_, _ = to.Write(b) // counted by the receiver
+			_, _ = to.Write(b) // the receiver counts lost messages
 			s.mu.Unlock()
 		}
 	}()

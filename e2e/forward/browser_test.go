@@ -48,7 +48,8 @@ func TestBrowserContinuesAtAnotherPod(t *testing.T) {
 	if after.Gap > max(250, before.Gap+100, 3*before.Gap) { // on a busy machine RTP is late without a move too
 		t.Errorf("longest time without RTP %.0f ms, without a move %.0f ms", after.Gap, before.Gap)
 	}
-	// A message is sent every 20 ms. Messages to a peer are lost until that peer has sent something through the front.
+	// A message is sent every 20 ms. Messages to a peer are lost until that peer has sent something through the pod that
+	// forwards its datagrams.
 	if lost > 3 && float64(lost) > before.Gap/20 {
 		t.Errorf("%d messages lost", lost)
 	}

@@ -244,8 +244,8 @@ func TestNewCallsAtAPodWithoutSessions(t *testing.T) {
 	end(t, calls...)
 }
 
-// TestNewConnectionsAtAPodThatDrains: nodes send new connections to a pod without sessions for 2 s after SIGTERM. No
-// call is refused, and the pod keeps all of them until they end. Later calls are refused.
+// TestNewConnectionsAtAPodThatDrains: nodes send new connections to a pod without sessions for 2 s after SIGTERM.
+// No call is refused, and the pod keeps all of them until they end. Later calls are refused.
 func TestNewConnectionsAtAPodThatDrains(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -280,8 +280,8 @@ func TestNewConnectionsAtAPodThatDrains(t *testing.T) {
 	awaitExit(t, leaving)
 }
 
-// TestPeerOfAnEarlierPodLosesNoDatagram: a session has moved, and its peer still uses the socket of the first pod. After
-// SIGTERM at the second pod too, the session stays there, and the call loses no datagram.
+// TestPeerOfAnEarlierPodLosesNoDatagram: a session has moved, and its peer still uses the socket of the first
+// pod. After SIGTERM at the second pod too, the session stays there, and the call loses no datagram.
 func TestPeerOfAnEarlierPodLosesNoDatagram(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

@@ -50,11 +50,12 @@ func awaitOwner(pods []*pod, calls []*client) (took time.Duration) {
 	return time.Since(begun)
 }
 
-// copiedEchoes is the number of echoes that a call gets in two seconds. A pod copies a session at most once a second, so
-// the first copy of a session may lack its channel, and a pod that continues the session drops the data of the channel.
+// copiedEchoes is the number of echoes that a call gets in two seconds. A pod copies a session at most once a second,
+// so the first copy of a session may lack its channel, and a pod that continues the session drops the data of the
+// channel.
 const copiedEchoes = int(2 * time.Second / voice)
 
-// copied waits until the homes of sessions have their copies.
+// copied waits until the pods have the given number of copies of sessions.
 func copied(pods []*pod, want int) {
 	pods[0].t.Helper()
 	pods[0].await("copies", func(context.Context) error {
@@ -70,8 +71,8 @@ func copied(pods []*pod, want int) {
 }
 
 // TestNodeIsLost: one of three pods is cut off, and its clients are sent to the others. Their calls continue,
-// calls of other pods lose nothing, and when the link is restored each session has one owner. A call over TCP waits for its
-// pod.
+// calls of other pods lose nothing, and when the link is restored each session has one owner. A call over TCP waits for
+// its pod.
 func TestNodeIsLost(t *testing.T) {
 	g := newGateway(t)
 	g.net.Peers.Do(func() { g.peer = harnesstest.Peer(t, g.net.Peer(0)[0], ice.Serve) })

@@ -92,7 +92,7 @@ func TestUpdateAndScaleInLoseNothing(t *testing.T) {
 	awaitExit(t, old...)
 }
 
-// settle waits until the homes have received the owners of clients after a change of the list of pods. It measures time
+// settle waits until each home of a client knows the owner again after a change of the list of pods. It measures time
 // by the echoes of calls. An owner announces its sessions at once, and again 1.5 s later, because a home may receive
 // the list later than the owner.
 func settle(t *testing.T, calls []*client) {

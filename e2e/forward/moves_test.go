@@ -369,7 +369,6 @@ func (m *moves) remove() {
 	}
 }
 
-// start starts the call of a row.
 func (m *moves) start(r moveRow) *moveCall {
 	t := m.t
 	t.Helper()

@@ -151,7 +151,6 @@ func (p *page) report(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(p.command)
 }
 
-// call makes the page start a call.
 func (p *page) call(o order) {
 	p.t.Helper()
 	p.mu.Lock()
@@ -214,7 +213,6 @@ func (p *page) stop() {
 	p.await("the call stops", func(r report) bool { return r.Stopped })
 }
 
-// end ends the call.
 func (p *page) end() { p.tell(func(c *command) { c.End = true }) }
 
 // counters returns the numbers of messages that an end of the page has sent and received.

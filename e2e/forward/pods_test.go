@@ -70,7 +70,7 @@ type gateway struct {
 
 	mu       sync.Mutex
 	created  int
-	nextPort uint16                    // of a client
+	nextPort uint16                    // port of the next client
 	checks   *ice.Session              // for the next client; nil means that its peer does not use ICE
 	reported map[string]discovery.Peer // pods that report an address for forwarded datagrams, by name
 }
@@ -168,7 +168,7 @@ type pod struct {
 	*gateway
 	name, dir string
 	net       *topology.Pod
-	addr      netip.AddrPort // of the listener
+	addr      netip.AddrPort // address of the listener
 	process   *harness.Process
 }
 

@@ -101,7 +101,8 @@ func TestQuotaOverPods(t *testing.T) {
 	g := newGateway(t)
 	authority := g.withQuota()
 	pods := g.add(3)
-	modest := map[string]int{"bob": 1, "eve": 1, "zoe": 1, "joe": 1, "kim": 1, "lee": 1} // one call at each pod
+	// each user has one call at each pod
+	modest := map[string]int{"bob": 1, "eve": 1, "zoe": 1, "joe": 1, "kim": 1, "lee": 1}
 	attempt := func(name string, most int) *attempts {
 		t.Helper()
 		users := map[string]int{name: 10}

@@ -37,7 +37,7 @@ func TestOwnerRestartsBehindAFront(t *testing.T) {
 		}
 		return nil
 	})
-	awaitMore(t, calls, 5) // answers to datagrams that the owner has sent before
+	awaitMore(t, calls, 5) // then no earlier datagram of the owner is on its way
 	byItself := c.balancer.Received(owner.addr)
 	g.sendToRelay(c)
 	owner.crash()
@@ -53,7 +53,7 @@ func TestOwnerRestartsBehindAFront(t *testing.T) {
 	if n := c.balancer.Received(owner.addr) - byItself; n > 0 {
 		t.Errorf("the owner has sent %d datagrams to the client by itself", n)
 	}
-	before := c.Stats().Lost // lost while the process restarted, and at most one on its way
+	before := c.Stats().Lost // lost while the process restarted; one more may be on its way
 	c.move(owner)
 	awaitMore(t, calls, 50)
 	if s := c.End(time.Second); s.Lost > before {

@@ -20,7 +20,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// usageCount is a count of a usage record.
 type usageCount struct{ Bytes, Packets int }
 
 func (c *usageCount) add(d usageCount) {
@@ -42,7 +41,6 @@ type usagePart struct {
 	Sent, Received              usageCount
 }
 
-// usageOf is the usage of a user.
 type usageOf struct {
 	sessions       map[string]bool
 	reasons        map[string]int // numbers of ended parts by reason
@@ -145,7 +143,7 @@ func TestUsageOfARollingUpdate(t *testing.T) {
 	})
 	for _, c := range calls {
 		c.Resume()
-		must(t, c.AwaitMore(t.Context(), 1)) // not all at once
+		must(t, c.AwaitMore(t.Context(), 1)) // the calls resume one after another
 	}
 
 	for _, old := range pods[:3:3] {

@@ -62,8 +62,8 @@ type environment struct {
 	authURL      string
 }
 
-// newPlace applies the manifests of a page. The test must be isolated (netns.Isolated). Host names of the Gateway in
-// the page are replaced by its address.
+// newEnvironment applies the manifests of a page. The test must be isolated (netns.Isolated). Host names of the Gateway
+// in the page are replaced by its address.
 func newEnvironment(t *testing.T, page guide.Page) *environment {
 	t.Helper()
 	p := &environment{
@@ -115,7 +115,6 @@ func (p *environment) inPod(c harness.Command, ready func(context.Context) error
 	return process
 }
 
-// await waits for a condition.
 func (p *environment) await(cond func(context.Context) error) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.Context(), timeout)

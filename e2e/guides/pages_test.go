@@ -47,7 +47,7 @@ func TestGuidesHaveValidCommands(t *testing.T) {
 	stunnerctl := filepath.Join(harnesstest.Build(t, harness.Stunnerctl), "stunnerctl")
 	programs := map[string]string{"stunnerctl": stunnerctl, "kubectl": published(t, "kube", "kubectl")}
 	manual := harnesstest.Read(t, "docs/stunnerctl.md")
-	// Pages with the commands of helm.
+	// elsewhere contains the pages whose commands of helm a guide may repeat.
 	elsewhere := harnesstest.Read(t, "docs/reference/auth-callers.md") + harnesstest.Read(t, "docs/autoscaling.md")
 	for _, page := range guide.All(t) {
 		for _, command := range page.Commands() {
@@ -64,7 +64,7 @@ func TestGuidesHaveValidCommands(t *testing.T) {
 			if program == stunnerctl && !strings.Contains(manual, "\n## stunnerctl "+words[1]) {
 				t.Errorf("guide %s: %s: there is no such command", page.Name, command)
 			}
-			// Flags before --help are parsed.
+			// With --help the program still parses the flags before it, but executes nothing.
 			if out, err := exec.Command(program, append(words[1:], "--help")...).CombinedOutput(); err != nil {
 				t.Errorf("guide %s: %s: %v\n%s", page.Name, command, err, out)
 			}

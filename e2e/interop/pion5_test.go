@@ -62,7 +62,7 @@ func TestPionV5(t *testing.T) {
 	for _, m := range pionModes {
 		t.Run(m.name+" at stunnerd", func(t *testing.T) { m.calls(t, current, ours, m.relayFamily()) })
 		if m.relayFamily() == 6 {
-			want++ // v5.0 requests IPv6 only
+			want++ // v5.0 sends REQUESTED-ADDRESS-FAMILY for IPv6 only
 		}
 		if m.transport == "dtls" {
 			t.Logf("%s at coturn: coturn 4.6 allocates, but does not relay data of this client over DTLS", m.name)

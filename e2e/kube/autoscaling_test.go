@@ -128,7 +128,7 @@ func TestAutoscalingObjectsAreMaintained(t *testing.T) {
 		t.Errorf("the ScaledObject was %s, is %s; writes %v", before, now, writes)
 	}
 
-	// KEDA sets a finalizer. The operator must not repeat the delete request while it is pending.
+	// A finalizer of KEDA keeps the object after the delete request. The operator must not repeat the request meanwhile.
 	s.set("scaledobjects.keda.sh/front-door", `{"metadata":{"finalizers":["finalizer.keda.sh"]}}`)
 	ended := time.Now()
 	s.reshape(`{"autoscaling":null}`)
@@ -232,7 +232,7 @@ func (s *installation) follow(object, jsonpath string) func(last string) string 
 // field conflicts.
 func TestAutoscalingLeavesForeignObjects(t *testing.T) {
 	t.Parallel()
-	s := newInstallation(t, "--discovery-auth=strict") // with this the operator creates a TriggerAuthentication
+	s := newInstallation(t, "--discovery-auth=strict") // with this flag the operator creates a TriggerAuthentication
 	s.must(installKEDA())
 	byHand := harnesstest.Read(t, "keda/prometheus.yaml")
 	s.apply(strings.ReplaceAll(byHand, "namespace: stunner-system", "namespace: "+s.name))

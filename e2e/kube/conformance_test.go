@@ -39,7 +39,7 @@ var supported = []features.FeatureName{
 	features.SupportReferenceGrant,
 }
 
-// Runs the conformance tests of the Gateway API itself.
+// The operator passes the conformance tests of the Gateway API.
 func TestGatewayAPIConformance(t *testing.T) {
 	t.Parallel()
 	s := prepare(t, t.TempDir(), nameOf(t))

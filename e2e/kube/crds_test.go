@@ -98,7 +98,7 @@ spec:
 
 	must(bare.Pause())
 	defer func() { must(bare.Resume()) }()
-	must(operator.Until(ctx, leads(0))) // the lease ends
+	must(operator.Until(ctx, leads(0))) // no replica leads when the lease has ended
 	must(errors.Join(
 		harness.Answers(probe("ready"), http.StatusOK)(ctx), harness.Answers(probe("live"), http.StatusOK)(ctx),
 		operator.Stop(5*time.Second),

@@ -37,7 +37,7 @@ func TestDataplaneFieldsReachTheObjects(t *testing.T) {
 	s.stop()
 	restarted := time.Now()
 	s.start()
-	// This change writes every object once. Any other write is unneeded.
+	// The new label makes the operator write every object once. Any other write is unneeded.
 	s.label("gateway/front-door", "team", "media")
 	for _, o := range []string{"poddisruptionbudget", "networkpolicy", "service", "deployment", "configmap"} {
 		s.sees(o+"/front-door", ".metadata.labels.team", "media")

@@ -300,7 +300,6 @@ func (g guarded) source(url string, o discovery.Options) discovery.Source {
 	return source
 }
 
-// firstEvent returns the first event of a source.
 func (g guarded) firstEvent(source discovery.Source) discovery.Event {
 	g.Helper()
 	ctx, cancel := context.WithTimeout(g.Context(), timeout)

@@ -221,8 +221,9 @@ Service complex-gateway: NodePort, UDP 3478 to 3478, TCP 443 to 443
   service.beta.kubernetes.io/do-loadbalancer-healthcheck-protocol: http
 Deployment complex-gateway: ` + referenceDeployment,
 		folder: strings.NewReplacer(
-			"TURN-UDP on 3478, public ADDRESS:ANY", "TURN-UDP on 3478, public ADDRESS:3478", // no node ports
-			"TURN-TLS on 443", "TURN-TLS on ANY", // no privileges
+			// the file provider has no node ports
+			"TURN-UDP on 3478, public ADDRESS:ANY", "TURN-UDP on 3478, public ADDRESS:3478",
+			"TURN-TLS on 443", "TURN-TLS on ANY", // the file provider has no right to bind port 443
 		),
 	},
 	{

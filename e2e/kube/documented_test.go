@@ -489,7 +489,7 @@ func newFolder(t *testing.T, operator string) *folder {
 	return f
 }
 
-// write writes the file of a name of objects.
+// write writes YAML to the file with a name in the input folder.
 func (f *folder) write(name, text string) {
 	f.Helper()
 	path := filepath.Join(f.in, name+".yaml")

@@ -19,7 +19,7 @@ import (
 // inspected is a guarded installation with the roles for users of the inspection API, and a pod that answers requests.
 type inspected struct {
 	guarded
-	requests chan string // of the pod, METHOD TARGET
+	requests chan string // requests to the pod, as METHOD TARGET
 }
 
 func newInspected(t *testing.T) inspected {
@@ -101,8 +101,8 @@ func TestInspectionFollowsTheRightsOfTheCaller(t *testing.T) {
 	for _, c := range []struct {
 		caller, token, method, path string
 		code                        int
-		want                        string // in the answer
-		request                     string // to the pod
+		want                        string // text in the answer
+		request                     string // request to the pod
 	}{
 		{"a viewer", viewer, "GET", ours + "sessions?user=ada&limit=5", 200, `"pod":"dataplane"`, "GET /sessions?limit=5&user=ada"},
 		{"a viewer", viewer, "GET", ours + "refusals", 200, `"path":"/refusals"`, "GET /refusals"},
@@ -225,7 +225,7 @@ func TestRolesSufficeForCommands(t *testing.T) {
 			for _, right := range rights {
 				verb, resource, _ := strings.Cut(right, " ")
 				namespace := c.namespace
-				if slices.Contains(doctor, right) { // the resource has no namespace
+				if slices.Contains(doctor, right) { // this right is for a resource without namespaces
 					namespace = ""
 				}
 				s.await(func(ctx context.Context) error { // a controller aggregates the roles asynchronously

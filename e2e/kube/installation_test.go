@@ -79,7 +79,7 @@ type installation struct {
 	ends string
 }
 
-// shared is the installation whose operator serves all tests that need a running operator only.
+// shared is the installation of the shared operator, for tests that only need a running operator.
 var (
 	shared  installation
 	sharing sync.Once

@@ -69,7 +69,7 @@ func TestOneOfTwoInstallationsIsPaused(t *testing.T) {
 		t.Error("the younger installation does not log that it is paused")
 	}
 
-	older.stop() // a restart
+	older.stop() // the older installation is restarted
 	older.run()
 	older.awaitReady()
 	older.leads()

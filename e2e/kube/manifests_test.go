@@ -28,8 +28,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the want/ files of testdata/manifests, testdata/places and testdata/field")
 
-// TestManifests applies example manifests and compares the results with golden files. The file name of example in
-// testdata/manifests is its subject, and its comment describes it. An example is one archive:
+// TestManifests applies example manifests and compares the results with golden files. The name of a file in
+// testdata/manifests is the subject of the example, and the comment in the file describes the example. An example is
+// one archive:
 //
 //	in/*.yaml           objects in order, with their namespaces; CONTROLLER, CERTIFICATE and KEY are replaced
 //	cloud               addresses of load balancers, as lines NAMESPACE/SERVICE ADDRESS
@@ -38,8 +39,8 @@ var update = flag.Bool("update", false, "rewrite the want/ files of testdata/man
 //	want/services.yaml, want/workload.yaml, want/configmap.yaml
 //	                    generated objects without fields that the API server sets
 //
-// An example has only the want/ files for its subject. It does not run in parallel with other tests, because its nodes
-// have addresses that every Gateway could use.
+// An example has only the want/ files for its subject. The examples do not run in parallel with other tests, because
+// their nodes have addresses that every Gateway could use.
 func TestManifests(t *testing.T) {
 	common := newTenant(t)
 	common.apply("{apiVersion: stunner.l7mp.io/v1, kind: Dataplane, metadata: {name: default}, spec: {}}")

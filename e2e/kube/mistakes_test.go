@@ -29,7 +29,7 @@ type mistake struct {
 	// seen waits until the operator has processed the mistake. Nil means that the status of the Gateway reports that
 	// the published config stays in force.
 	seen func(*faulty)
-	// takes means that the written mistake itself removes the media server, and nothing else.
+	// takes means that the mistake removes the media server from the config, but nothing else.
 	takes bool
 }
 

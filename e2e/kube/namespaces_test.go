@@ -42,7 +42,7 @@ spec:
   listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
 `, other, s.name))
 	begun := time.Now()
-	s.start() // with --watch-namespaces
+	s.start() // start sets --watch-namespaces
 	s.Cleanup(s.nothingForbidden(begun))
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")

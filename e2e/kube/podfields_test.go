@@ -32,7 +32,7 @@ var refusals = map[string]string{
 	"template":     "not allowed in pod template",
 	"token":        "no token for the API server",
 	"volume":       "volumes of dataplane pods",
-	"invalid":      "is invalid", // by the API server itself
+	"invalid":      "is invalid", // error of the API server itself
 }
 
 // dangers lists every field of a pod template and of a Service with attempts to change it: path | value | refusals. The
@@ -284,7 +284,7 @@ func TestRightsOfAStolenTokenField(t *testing.T) {
 	addFields(paths, "volume", reflect.TypeFor[corev1.VolumeSource]())
 	addFields(paths, "service", reflect.TypeFor[corev1.ServiceSpec]())
 	for _, other := range []string{"pod.containers", "pod.initContainers", "pod.volumes"} {
-		delete(paths, other) // listed under container and volume
+		delete(paths, other) // container and volume list these fields
 	}
 	fieldNames := slices.Collect(maps.Keys(paths))
 	s := newInstallation(t)

@@ -71,7 +71,7 @@ func (s *installation) proxied() *proxy {
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     transport,
 		FlushInterval: -1,                         // forward watch events at once
-		ErrorLog:      log.New(io.Discard, "", 0), // operators are killed here
+		ErrorLog:      log.New(io.Discard, "", 0), // killed operators would cause errors
 	}
 	s.access.Kubeconfig = filepath.Join(s.dir, fmt.Sprintf("proxy-%d.kubeconfig", port))
 	s.must(os.WriteFile(s.access.Kubeconfig, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: proxy,

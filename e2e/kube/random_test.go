@@ -40,7 +40,7 @@ func TestRestartOverRandomObjectsWritesNothing(t *testing.T) {
 		}
 		for _, o := range objects {
 			err := admin.Create(t.Context(), o)
-			if apierrors.IsInvalid(err) { // invalid for the API server
+			if apierrors.IsInvalid(err) { // the API server rejects the object
 				refused++
 				continue
 			}
@@ -53,8 +53,8 @@ func TestRestartOverRandomObjectsWritesNothing(t *testing.T) {
 	}
 	s.startWatching("")
 	s.Cleanup(func() { s.must(s.process.Kill()) }) // the operator must not react to the clean-up
-	// The answer to a write may cause others, and events of different kinds arrive in any order: the second round without
-	// a write shows that the operator has finished.
+	// The answer to a write may cause other writes, and events of different kinds arrive in any order. Only two rounds
+	// without a write show that the operator has finished.
 	for rounds := 0; rounds < 2; rounds++ {
 		since, busy := time.Now(), p.busy()
 		s.processed()

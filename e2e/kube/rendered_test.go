@@ -138,8 +138,8 @@ func (s server) objectsEqual(ctx context.Context, r *renderer) error {
 		}
 		for _, name := range []string{
 			"stunner.l7mp.io/applied",      // the hash of the object that the operator applied last
-			"stunner.l7mp.io/installation", // the namespace of that operator
-			"stunner.l7mp.io/replicas",     // on a Deployment, the number of the Dataplane
+			"stunner.l7mp.io/installation", // the namespace of the operator that applied the object
+			"stunner.l7mp.io/replicas",     // on a Deployment, the number of replicas in the Dataplane
 		} {
 			if value, ok := live.GetAnnotations()[name]; ok {
 				annotations[name] = value
@@ -151,7 +151,7 @@ func (s server) objectsEqual(ctx context.Context, r *renderer) error {
 		if err != nil {
 			return err
 		}
-		for _, of := range []*unstructured.Unstructured{o, live} { // the removed fields change with any other field
+		for _, of := range []*unstructured.Unstructured{o, live} { // a change of any other field changes these fields
 			of.SetManagedFields(nil)
 			unstructured.RemoveNestedField(of.Object, "metadata", "generation")
 		}

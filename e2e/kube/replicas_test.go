@@ -46,7 +46,7 @@ func TestOneReplicaWritesAndAllServe(t *testing.T) {
 
 	lost := time.Now()
 	s.must(first.process.Kill())
-	s.moveEcho("192.0.2.62") // no leader at this time
+	s.moveEcho("192.0.2.62") // while no operator is the leader
 	s.shows(readers[1], "192.0.2.62")
 	t.Logf(
 		"a change reaches the reader of the replica that remains %s after the leader is killed",

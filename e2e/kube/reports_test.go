@@ -34,7 +34,7 @@ func TestReportsDecideWhetherAGatewayIsProgrammed(t *testing.T) {
 		r.ID, r.Pod = id, "front-door-0"
 		dataplane.Report(r)
 	}
-	s.await(func(context.Context) error { // with both addresses
+	s.await(func(context.Context) error { // both listeners have a public address
 		if c := s.config(); len(c.Listeners) != 2 || c.Listeners[0].PublicAddress == "" ||
 			c.Listeners[1].PublicAddress == "" {
 			return fmt.Errorf("config %+v", c)

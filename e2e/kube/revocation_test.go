@@ -20,14 +20,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// revokeTime is how soon the dataplanes of a Gateway have a revocation. They end sessions at once.
+// revokeTime is how soon the dataplanes of a Gateway receive a revocation. They end the sessions at once.
 const revokeTime = 2 * time.Second
 
 // revoker is an installation with an auth service that stores revocations in the API server, with the account auth.
 type revoker struct {
 	*installation
 	folder string
-	api    string // of the auth service
+	api    string // URL of the auth service
 	auth   *harness.Process
 }
 

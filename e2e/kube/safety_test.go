@@ -32,7 +32,7 @@ func TestSecretsAreNotExposed(t *testing.T) {
 	n.certify("door")
 	door := &corev1.Secret{}
 	n.must(n.read(n.Context(), "door", door))
-	key := strings.Split(string(door.Data[corev1.TLSPrivateKeyKey]), "\n")[1] // the first line of base64
+	key := strings.Split(string(door.Data[corev1.TLSPrivateKeyKey]), "\n")[1] // the first line of base64 in the key
 	n.apply(`
 apiVersion: v1
 kind: Secret
@@ -231,8 +231,8 @@ spec:
 	n.offloads("[]", "forbids")
 }
 
-// offloads waits until a pod of Gateway "offload" exists whose container has only these capabilities, and the message of
-// condition Accepted contains this text.
+// offloads waits until a pod of Gateway "offload" exists whose container has only these capabilities, and the message
+// of condition Accepted contains this text.
 func (n *tenant) offloads(capabilities, message string) {
 	n.Helper()
 	n.await(func(ctx context.Context) error {

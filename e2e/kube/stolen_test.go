@@ -80,7 +80,7 @@ func TestRightsOfAStolenToken(t *testing.T) {
 		{"NetworkPolicy of foreign pods", "create", s.fill(networkPolicy("{matchLabels: {app: victim}}")), selects},
 		{"PodDisruptionBudget of foreign pods", "create", s.fill(budget("{matchLabels: {app: victim}}")), selects},
 
-		// Names and contents of new objects that have Gateway "new" as their owner, which need not exist.
+		// Names and contents of new objects whose owner is the Gateway "new". This Gateway need not exist.
 		{"Service of any name", "create", objectOfNew("v1", "Service", "victims-api", serviceSpec), name},
 		{"Service of type ExternalName", "create", objectOfNew("v1", "Service", "new", `spec: {type: ExternalName, externalName: evil.example.net}`), "type ExternalName|" + selects},
 		{"Service without selector", "create", objectOfNew("v1", "Service", "new", `spec: {ports: [{port: 443}]}`), selects},

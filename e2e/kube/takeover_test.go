@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// former are the objects of a Gateway as the operator of the existing system creates them. It writes with update
-// requests, and does not write the sysctl, the extra annotation and the extra port again.
+// former are the objects of a Gateway as the operator of the existing system creates them, with update requests. The
+// fields named "left" stand for fields that the Gateway does not require.
 const former = `
 apiVersion: apps/v1
 kind: Deployment
@@ -119,7 +119,7 @@ func TestObjectsOfTheFormerOperatorAreTakenOver(t *testing.T) {
 		".spec.template.spec.tolerations":                           "",
 		".spec.template.spec.containers[0].resources.limits.memory": "",
 		".spec.replicas":                                            "3",
-		".metadata.generation":                                      "3", // 2 after the annotation of the user
+		".metadata.generation":                                      "3", // 2 after annotate, 3 after one replacement
 	} {
 		if got := s.get("deployment/front-door", path); got != want {
 			t.Errorf("%s of the Deployment is %q, want %q", path, got, want)

@@ -25,7 +25,7 @@ const (
 	burst      = time.Second // the duration of repeated copies, after which the operator is checked
 )
 
-// Others make this number of changes after the last object before the result is judged.
+// changesAfter is the number of changes that others make after the last object before the result is judged.
 const changesAfter = 3
 
 // senders is the number of requests for objects at a time. Each needs a core of the API server.

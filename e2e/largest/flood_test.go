@@ -59,7 +59,6 @@ func floodsOf(all []*candidate) (floods [][]*candidate) {
 	return floods
 }
 
-// batchesOf returns the batches of a row.
 func batchesOf(all []*candidate, r row) (batches []*batch) {
 	plain := &batch{using: map[string]*candidate{}, uses: r.uses}
 	large := map[string][]*batch{} // by the name of the used object

@@ -79,7 +79,7 @@ func TestFieldsGrowToAnySize(t *testing.T) {
 			case map[string]any:
 				size = len(grown)
 			case string:
-				size = 1000 // measured above
+				size = 1000 // the length was compared above
 			}
 			if size != 1000 {
 				t.Errorf("%s, %s: %d elements", f, y.name, size)

@@ -59,7 +59,7 @@ const memory = 512 << 20
 const (
 	slowestChange   = 100 * time.Millisecond // until config discovery has a changed endpoint, for 99 % of the changes
 	slowestCreation = time.Second            // between the Service that the test creates and the Service of a new Gateway
-	slower          = 3                      // times the control phase
+	slower          = 3                      // factor to the times in the control phase
 )
 
 // restartWithin is the limit of a start with all objects of the attacker, until others are served again.
@@ -86,7 +86,7 @@ type suite struct {
 	*others
 	decoder  *decoder
 	operator *runner.Operator
-	cancel   context.CancelFunc // of the readers
+	cancel   context.CancelFunc // ends the readers
 	// changeLimit and creationLimit are the limits after the control phase.
 	changeLimit, creationLimit time.Duration
 	report                     []string
@@ -162,7 +162,7 @@ func (s *suite) startWithin(limit time.Duration) error {
 	return s.operator.Process.Until(ctx, func(context.Context) error { return s.complete() })
 }
 
-// hasPods are kinds with the fields of a pod, which are tried in the first of them.
+// hasPods are kinds with the fields of a pod. Only the first row with such a kind tries these fields.
 var hasPods = map[string]bool{"Deployment": true, "DaemonSet": true, "Pod": true}
 
 // candidates returns the largest object for each field of each row.
@@ -300,9 +300,11 @@ func (s *suite) crossed(byRow map[string][]*candidate) (all []*candidate) {
 		for used, of := range r.uses {
 			largest := slices.Clone(byRow[of])
 			largest = slices.DeleteFunc(largest, func(c *candidate) bool {
-				return c.length() < worthwhile || c.fields[0].ofStatus() || c.fields[0].path[0] == "metadata" || len(c.fields[0].path) < 2 // the type of a Secret
+				// a path of one step is the type of a Secret
+				return c.length() < worthwhile || c.fields[0].ofStatus() || c.fields[0].path[0] == "metadata" || len(c.fields[0].path) < 2
 			})
-			// Values that repeat a value of the base object are valid beside it.
+			// Growths that repeat a value of the base object come first, because their values are valid together with the rest
+			// of it.
 			slices.SortStableFunc(largest, func(a, b *candidate) int {
 				if a.growth[0].name != b.growth[0].name {
 					if a.growth[0].name == "repeated base value" {

@@ -22,7 +22,7 @@ import (
 // The other tenants have the namespaces good-N. New Gateways are in the namespace young.
 const (
 	tenants = 3
-	home    = "stunner-system" // of the operator
+	home    = "stunner-system" // namespace of the operator
 	young   = "young"
 )
 
@@ -75,7 +75,7 @@ func namespaceOf(tenant int) string { return fmt.Sprintf("good-%d", tenant) }
 type others struct {
 	*apiServer
 	discovery, health string
-	process           func() *harness.Process // of the operator
+	process           func() *harness.Process // returns the process of the operator
 	readers           []*reader.Reader
 	stalls            *stall.Monitor
 	turn, creations   int
@@ -89,7 +89,7 @@ type others struct {
 // sample has the measurements of others in a period.
 type sample struct {
 	changes, creations []time.Duration
-	writes             []time.Duration // the times of Services of the test, from the same events as creations
+	writes             []time.Duration // times until the Services of the test were there, one for each of creations
 	lost               []string
 	unready            []string
 	peak               int // resident memory of the operator, in bytes
@@ -250,7 +250,6 @@ func (o *others) record(ctx context.Context) {
 	go o.watch(ctx, "/api/v1/namespaces/"+young+"/services", func(e event) string { return "service " + e.Object.Metadata.Name })
 }
 
-// event is an event of a watch.
 type event struct {
 	Object struct {
 		Metadata  struct{ Name string }

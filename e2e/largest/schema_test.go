@@ -38,7 +38,7 @@ type node struct {
 	} `json:"x-kubernetes-group-version-kind"`
 
 	all  map[string]*node // the schemas that $ref names
-	name string           // by which $ref names this node
+	name string           // the name by which $ref refers to this node
 }
 
 // schemas are the schemas that an API server serves.

@@ -34,7 +34,7 @@ type apiServer struct {
 	*cluster.Cluster
 	client   *http.Client
 	requests int
-	known    map[string]known // by field
+	known    map[string]known // largest sizes by field
 }
 
 func newAPIServer(kube *cluster.Cluster) (*apiServer, error) {
@@ -159,7 +159,7 @@ type candidate struct {
 	using map[string]*candidate
 
 	bytes   int    // of its JSON; 0 if unknown
-	refused string // why the API server accepts no larger one than the base object
+	refused string // why the API server accepts no object larger than the base object
 }
 
 func (c *candidate) String() string {
@@ -207,7 +207,7 @@ func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]an
 	c := &candidate{row: r, node: n, base: base, fields: []field{f}}
 	empty := len(bytesOf(base))
 	var failed error
-	length := map[int]int{} // in bytes, by size
+	length := map[int]int{} // lengths in bytes, by size
 	slow := false           // the last request took longer than slowestTry
 	try := func(y growth, size int) bool {
 		c.size, c.growth = []int{size}, []growth{y}
@@ -262,7 +262,7 @@ func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]an
 		for size := min(8*low, high); size > low && !slow && try(y, size); size = min(8*low, high) {
 			low = size
 		}
-		if low < high { // the size that was refused
+		if low < high { // the smallest size that was not accepted
 			high = min(8*low, high)
 		}
 		for !slow && high-low > 1+low/16 {

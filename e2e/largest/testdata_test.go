@@ -13,11 +13,11 @@ import (
 // sizeTable is the content of testdata/sizes.tsv. A line has a row and its fields, each with its growth and its size. A
 // field that cannot grow has size 0.
 type sizeTable struct {
-	lines map[string][]string // by row and fields
+	lines map[string][]string // lines by row and fields
 	found []string            // the keys in the order of the file
 }
 
-const columns = 3 // of a field
+const columns = 3 // number of columns of a field
 
 func (t *sizeTable) put(line []string) {
 	k := keyOf(line)

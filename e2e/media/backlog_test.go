@@ -23,8 +23,8 @@ import (
 // while the server relays it. So the server can use all cores of the machine.
 type backlog struct {
 	up bool
-	// Each client sends or receives this number of datagrams. Consecutive datagrams in a buffer belong to different
-	// clients.
+	// each is the number of datagrams that a client sends or receives. Consecutive datagrams in a buffer belong to
+	// different clients.
 	clients, each int
 }
 
@@ -75,7 +75,7 @@ func (b backlog) measure(t *testing.T, s *stage, what server, n int) (rate, cost
 		enlargeBuffers(t, p)
 		stop(t, p)
 		b.send(t, g)
-		runtime.GC() // not while the server needs this core
+		runtime.GC() // no collection may begin while the server needs this core
 		before := cpu(t, p)
 		harnesstest.NoError(t, p.Signal(unix.SIGCONT))
 		d := g.collect(t, sinks)

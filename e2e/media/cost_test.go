@@ -119,7 +119,6 @@ func rss(t *testing.T, p *harness.Process) float64 {
 	return kB(t, fmt.Sprintf("/proc/%d/status", p.PID()), "VmRSS")
 }
 
-// metric returns a metric of stunnerd.
 func metric(t *testing.T, name string) float64 {
 	t.Helper()
 	v, err := harness.Metric(t.Context(), metricsURL, name)

@@ -182,21 +182,21 @@ func (g *generator) take(s *socket, up bool, prefix int, each arrival) int {
 // one receive buffer of the default size, 212,992 B, in which a datagram uses more memory than its size.
 func (l load) window() (all, some int) {
 	if l.size > 600 {
-		return 80, 24 // of 2,304 B
+		return 80, 24 // a datagram takes 2,304 B of the buffer
 	}
-	return 192, batch // of up to 1,024 B
+	return 192, batch // a datagram takes at most 1,024 B of the buffer
 }
 
 // saturate keeps a window of datagrams in flight for a time, and at least until one arrives. It returns the traffic.
 func (g *generator) saturate(t *testing.T, d time.Duration) count {
 	t.Helper()
 	g.count = count{}
-	var lost uint64         // datagrams that were in flight when no datagram had arrived for giveUp
+	var lost uint64         // datagrams in flight when none had arrived for giveUp
 	var found time.Duration // CPU time after the first poll that found nothing, or 0
 	began, cpu := time.Now(), threadCPU()
 	last := began // time of the last poll that found something
 	all, some := g.load.window()
-	arrives := func() bool { return g.received+g.wrong > 0 } // on a busy machine after more than d
+	arrives := func() bool { return g.received+g.wrong > 0 } // a busy machine may need longer than d
 	for now := began; now.Sub(began) < d || !arrives() && now.Sub(began) < timeout; now = time.Now() {
 		if g.sent+uint64(some) <= g.received+g.wrong+lost+uint64(all) {
 			up := g.load.up && (!g.load.down || g.turn/(some/g.load.burst)%2 == 0)
@@ -241,7 +241,7 @@ func (g *generator) pace(t *testing.T, rate int, d time.Duration, each arrival) 
 			return
 		}
 		if now < d && now >= next {
-			g.put((i+i/len(g.all))%2 == 0) // each client sends and receives
+			g.put((i+i/len(g.all))%2 == 0) // so that each client sends and receives
 			g.flush(t)
 			i++
 			if next += interval; now-next > 10*interval {

@@ -48,7 +48,7 @@ var cores = runtime.NumCPU()
 // row is one kind of measurement.
 type row struct {
 	name    string
-	measure func(*testing.T, *stage, server) figures // starts the server
+	measure func(*testing.T, *stage, server) figures // starts the server and measures
 	on      func(server) bool                        // selects the servers
 }
 
@@ -210,7 +210,8 @@ func (s *stage) unavailable(t *testing.T, what server) (reason string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		harnesstest.NoError(t,
-			harness.Until(ctx, func(ctx context.Context) (err error) { // listeners are opened before it
+			// stunnerd opens its listeners before the endpoint of its status
+			harness.Until(ctx, func(ctx context.Context) (err error) {
 				engine, warnings, err = offload(ctx)
 				return err
 			}))

@@ -127,7 +127,6 @@ func (s *socket) flush() error {
 	return nil
 }
 
-// datagram is a received datagram.
 type datagram struct {
 	data []byte
 	from unix.RawSockaddrInet4

@@ -49,7 +49,7 @@ type stage struct {
 	clients, peers *netns.Space
 	dir            string
 	cert, key      string  // files of the certificate and its key, in PEM
-	chain, private string  // their content, encoded for a config
+	chain, private string  // content of these files, encoded for a config
 	noise          float64 // cores that other programs use
 }
 
@@ -92,9 +92,9 @@ type server struct {
 	name string
 	// command returns the program. Without one, clients and peers send to a socket behind the same link.
 	command func(t *testing.T, s *stage, cores int) harness.Command
-	product bool // has the metrics of stunnerd
-	streams bool // listens on TCP and TLS
-	kernel  bool // forwards in the kernel
+	product bool // the server has the metrics of stunnerd
+	streams bool // the server listens on TCP and TLS
+	kernel  bool // the server forwards in the kernel
 }
 
 // config has a second UDP listener, whose relays have the second address.

@@ -181,7 +181,6 @@ func scrapeConfig(t *testing.T, targets ...target) []byte {
 	return data
 }
 
-// until waits for a condition.
 func (s *product) until(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

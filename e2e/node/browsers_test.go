@@ -28,7 +28,7 @@ import (
 // browsers use all processors of a small machine.
 const pages = 10
 
-// frames is a page of test pages. Its report has the result of each.
+// frames is an HTML page with the test pages in frames. Its report contains the result of each test page.
 const frames = `<!doctype html><body><script>
 const all = Array.from({ length: PAGES }, () => {
   const frame = document.createElement('iframe');
@@ -102,7 +102,7 @@ func (s site) autoscale(settings string) {
 type browsers struct {
 	site
 	page *chromium.Page
-	lost []int // messages of each call
+	lost []int // number of lost messages of each call
 }
 
 // browsers opens the test pages, which call the echo peer through the Gateway front-door.

@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// callsByPod are calls by the address of the pod that relays them.
+// callsByPod contains calls, by the address of the pod that relays them.
 type callsByPod struct {
 	caller
 	calls map[string][]*call.Call
@@ -127,7 +127,6 @@ func (c *callsByPod) leave(pod string, n int) {
 	c.Logf("%d calls have ended: %s", n, c.loads())
 }
 
-// leaveAll ends all calls.
 func (c *callsByPod) leaveAll() {
 	c.Helper()
 	for pod := range c.calls {
@@ -209,8 +208,8 @@ func ready(p corev1.Pod) bool {
 	})
 }
 
-// awaitRemoval waits until one of the given pods accepts no more calls, and returns the other pods and the address of
-// this pod.
+// awaitRemoval waits until one of the given pods accepts no more calls. It returns the addresses of the other pods, and
+// the address of the pod that is gone.
 func (c *callsByPod) awaitRemoval(of []string) (left []string, gone string) {
 	c.Helper()
 	left = c.awaitPods(len(of) - 1)

@@ -116,7 +116,6 @@ func (s site) podOf(c *call.Call) (pod corev1.Pod) {
 	return pod
 }
 
-// status returns the status of a dataplane pod.
 func (s site) status(p corev1.Pod) (status inspection.Status) {
 	s.Helper()
 	if err := json.Unmarshal([]byte(page(s.testNamespace, p.Name, 8086, "status")), &status); err != nil {
@@ -125,7 +124,7 @@ func (s site) status(p corev1.Pod) (status inspection.Status) {
 	return status
 }
 
-// daemon is the processes of a dataplane pod, by their ids in this process's namespace.
+// daemon contains the ids of the processes of a dataplane pod, as seen in the PID namespace of the test.
 type daemon struct {
 	pod               corev1.Pod
 	supervisor, child int

@@ -31,11 +31,11 @@ const (
 type existing struct {
 	site
 	helm      string                  // the program for the runbook
-	frontDoor netip.Addr              // of the Service front-door
-	peer      netip.AddrPort          // of the media server
-	served    *http.Server            // config discovery
-	origin    string                  // its URL
-	calls     map[string][]*call.Call // by pod
+	frontDoor netip.Addr              // address of the Service front-door
+	peer      netip.AddrPort          // address of the media server
+	served    *http.Server            // server of config discovery
+	origin    string                  // URL of config discovery
+	calls     map[string][]*call.Call // calls by pod
 }
 
 func newExisting(t *testing.T, helm string) *existing {
@@ -175,8 +175,8 @@ func (m *existing) write(verb string, gateways ...string) {
 	}
 }
 
-// existingObjects are the objects of a Gateway as the existing operator writes them. It leaves the label, the variable
-// and the annotations with the name left.
+// existingObjects are the objects of a Gateway as the existing operator writes them. The fields named "left" stand for
+// fields that only the existing operator sets.
 const existingObjects = `
 apiVersion: apps/v1
 kind: Deployment

@@ -51,7 +51,7 @@ const (
 	callsOfEach = 5
 )
 
-// The limit of the requirement, and the interval between two new calls while the node changes.
+// acceptance is the limit of the requirement. newCall is the interval between two new calls while the node changes.
 const (
 	acceptance = 5 * time.Second
 	newCall    = 200 * time.Millisecond

@@ -125,7 +125,7 @@ func (s testNamespace) follow(programs []string, blocks ...block) string {
 			switch m := published.FindStringSubmatch(text); {
 			case m[1] != "":
 				return filepath.Join(harnesstest.Root(s.T), m[1])
-			case strings.HasSuffix(text, "\n"): // the working directory, in a clone
+			case strings.HasSuffix(text, "\n"): // git clones into the folder stunner, like the documented command
 				return harnesstest.Root(s.T) + " stunner\n"
 			}
 			return harnesstest.Root(s.T) + "/"
@@ -141,7 +141,6 @@ func (s testNamespace) follow(programs []string, blocks ...block) string {
 	return all.String()
 }
 
-// shell runs commands in the namespace.
 func (s testNamespace) shell(programs []string, commands string) string {
 	s.Helper()
 	var folders []string
@@ -204,7 +203,7 @@ func (s testNamespace) prepare() {
 	system.open()
 }
 
-// meet makes the first documented call, with credentials from the auth service through kubectl.
+// newCaller makes the first documented call, with credentials that it gets from the auth service through kubectl.
 func (s testNamespace) newCaller() caller {
 	s.Helper()
 	m := caller{testNamespace: s, peer: s.echo()}

@@ -39,7 +39,7 @@ func TestJoin(t *testing.T) {
 		t.Fatalf("the pod is on node %s", pod.Spec.NodeName)
 	}
 	address := s.address("echo")
-	// Through the first node, to which the Service's address is routed.
+	// The datagrams pass the first node, because the address of the Service is routed to it.
 	s.until(
 		"datagrams are echoed through both nodes",
 		func(context.Context) error { return bounce(netip.AddrPortFrom(address, 7002)) },

@@ -46,7 +46,7 @@ func migrate(t *testing.T, helm string) {
 		block{runbook, "kubectl label --overwrite crd"})
 	m.step("roll back after 1", block{runbook, startExisting})
 	m.step("1 again", block{runbook, stopExisting})
-	m.served.Close() // with the operator
+	m.served.Close() // config discovery ends with the operator
 
 	generation := m.read("deployment/front-door", ".metadata.generation")
 	m.step("2 take over", block{runbook, "helm get values"})
@@ -118,7 +118,7 @@ const (
 // back rolls back, and writes the objects of the Gateways as the existing operator does at its start.
 func (m *existing) back(name string) {
 	m.Helper()
-	m.serve() // for the auth service
+	m.serve() // the auth service needs config discovery
 	m.step(name, block{runbook, "kubectl scale deployment stunner-operator"})
 	m.write("replace", "front-door", "side-door")
 }

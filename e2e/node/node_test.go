@@ -138,7 +138,6 @@ func (s testNamespace) apply(file string) {
 	}
 }
 
-// wait runs kubectl wait.
 func (s testNamespace) wait(condition string, what ...string) {
 	s.Helper()
 	begun := time.Now()
@@ -183,7 +182,6 @@ func (s testNamespace) pods(labels string) []corev1.Pod {
 	return slices.DeleteFunc(s.list(labels), func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
-// all returns all pods of the namespace.
 func (s testNamespace) all() []corev1.Pod { return s.list("") }
 
 func (s testNamespace) list(labels string) []corev1.Pod {

@@ -119,7 +119,7 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 // revoking is a caller whose API key of the auth service may revoke credentials.
 type revoking struct {
 	caller
-	issued map[string]call.Options // by user
+	issued map[string]call.Options // credentials by user
 }
 
 func (r revoking) must(err error) {

@@ -80,7 +80,7 @@ func (w trigger) scale(c *callsByPod) {
 	w.tell(c, 4)
 	left, gone := c.awaitRemoval(pods)
 	c.wasEmpty(gone)
-	c.leave(pods[0], 20) // 140 need three
+	c.leave(pods[0], 20) // 140 calls need three pods
 	w.tell(c, 3)
 	left, gone = c.awaitRemoval(left)
 	c.wasEmpty(gone)

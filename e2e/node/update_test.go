@@ -11,7 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// L-5: new pod labels replace the dataplane pods, and a new image replaces the operator. Calls continue in their pods.
+// L-5: the dataplane pods are replaced after a change of their labels, and the operator after a change of its image.
+// Calls continue in their pods.
 func everythingIsUpdated(s site) {
 	old := s.open("", udpListener, tcpListener)
 	addresses, peer := s.usual(), s.echo()

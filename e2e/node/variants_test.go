@@ -125,8 +125,8 @@ func clusterIP(s site) (addresses []listenerAddress) {
 	return addresses
 }
 
-// onTheNode: a DaemonSet, and then a Deployment, with hostNetwork sees the addresses of its clients, and relays from the external address of
-// the node.
+// onTheNode: a DaemonSet, and then a Deployment, with hostNetwork sees the addresses of its clients, and relays from
+// the external address of the node.
 func (s site) onTheNode() {
 	external := netip.MustParseAddr("203.0.113.9")
 	s.admit("privileged")

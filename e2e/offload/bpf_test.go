@@ -60,7 +60,7 @@ func files(t *testing.T, pid int) (all []map[string]int) {
 	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
 	harnesstest.NoError(t, err)
 	for _, name := range names {
-		text, _ := os.ReadFile(name) // may be closed meanwhile
+		text, _ := os.ReadFile(name) // the descriptor may be closed meanwhile
 		fields := map[string]int{}
 		for line := range strings.Lines(string(text)) {
 			key, value, _ := strings.Cut(strings.TrimSpace(line), ":")

@@ -148,7 +148,6 @@ func stamped(t *testing.T, c *net.UDPConn) {
 	option(t, c, syscall.SOL_SOCKET, syscall.SO_TIMESTAMPNS, 1)
 }
 
-// option sets an option of a socket.
 func option(t *testing.T, c syscall.Conn, level, name, value int) {
 	t.Helper()
 	raw, err := c.SyscallConn()

@@ -25,7 +25,7 @@ type gateway struct {
 	*network
 	*harnesstest.Dataplane
 	t       *testing.T
-	objects objects // in the kernel
+	objects objects // BPF objects of the process
 	udp     *messages
 	journal string // folder of the journal of sessions
 	// user and password are the credential of new allocations.

@@ -29,7 +29,7 @@ func refresh(t *testing.T, n *network) {
 		{name: "CreatePermission", do: p.permit, permission: true},
 		{name: "ChannelBind", do: p.bind, channel: true, permission: true},
 	} {
-		time.Sleep(pause) // so that each step results in another time of expiry
+		time.Sleep(pause) // each step then sets another time of expiry
 		until, permitted := g.times()
 		kernel := g.counters().kernel
 		step.do()

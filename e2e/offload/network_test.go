@@ -29,7 +29,7 @@ import (
 
 const (
 	user, password = "ann", "opens-the-door"
-	timeout        = 10 * time.Second // for an event
+	timeout        = 10 * time.Second // limit for an event
 )
 
 // family is the addresses of one address family.
@@ -53,7 +53,7 @@ var (
 // network has the gateway in the network namespace of this process.
 type network struct {
 	clients, peers *netns.Space
-	engine         string // of the config
+	engine         string // offload engine in the config
 	programs       string
 }
 

@@ -43,7 +43,8 @@ func stored(folder, text string) error {
 		return err
 	}
 	for _, name := range files {
-		if content, _ := os.ReadFile(name); bytes.Contains(content, []byte(text)) { // may be replaced meanwhile
+		// the file may be replaced meanwhile
+		if content, _ := os.ReadFile(name); bytes.Contains(content, []byte(text)) {
 			return nil
 		}
 	}

@@ -60,7 +60,7 @@ func channel(t *testing.T, n *network, f family) {
 	g := n.start(t)
 	p := g.path(f)
 	p.warm()
-	p.up(1400) // a packet that is longer than all earlier packets passes through user space
+	p.up(1400) // user space forwards a packet that is longer than all earlier packets
 	p.down(1400)
 	before, up, down, short := g.settled(), flow{}, flow{}, 0
 	for size := 1400; size >= 0; size -= 1 + size/16 {

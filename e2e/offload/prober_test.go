@@ -65,7 +65,7 @@ func (g *gateway) probe() (verdicts map[string]string) {
 			g.t.Fatalf("prober over %s: %v, %v: %s", r.family.name, ended, err, &r.log)
 		}
 		for _, c := range report.Checks {
-			if c.ID == "T-08 time" { // compares times, which needs an idle machine
+			if c.ID == "T-08 time" { // this check compares times, which needs an idle machine
 				continue
 			}
 			verdicts[fmt.Sprintf("%s %s", r.family.name, c.ID)] = c.Verdict

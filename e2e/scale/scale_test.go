@@ -278,7 +278,7 @@ func (b *scaleTest) wroteInOrder(since time.Time) {
 			late, 2*fresh, maxLate,
 		)
 	}
-	own := 1 // the CA of config discovery, if there is one
+	own := 1 // one Secret may be that of the CA of config discovery
 	for _, resource := range generated {
 		if got := wrote[resource]; got < fresh || got > fresh+own {
 			b.Errorf("%d writes of %s for %d new Gateways, want one each", got, resource, fresh)
@@ -367,7 +367,7 @@ func (b *scaleTest) whileOthersChange(n int) (latencies []time.Duration, total i
 	cancel()
 	group.Wait()
 	b.turn += others
-	b.change(0) // after all other changes
+	b.change(0) // when this change has arrived, the operator has processed all others
 	return latencies, n + others + 1
 }
 

@@ -83,12 +83,12 @@ func TestStrictReaders(t *testing.T) {
 type strictTest struct {
 	*scaleTest
 	stalls   *stall.Monitor
-	tokens   []string // of the pods
+	tokens   []string // tokens of the pods
 	security *tls.Config
 	rounds   int
 	byReview bool         // the operator has no right to read keys
 	forged   atomic.Int64 // tokens with a wrong signature, while the operator has no keys
-	refused  atomic.Int64 // bad tokens
+	refused  atomic.Int64 // number of refused tokens
 	accepted atomic.Int64
 }
 

@@ -25,7 +25,7 @@ const (
 	namespaces = 20
 	routes     = 5
 	services   = 2
-	endpoints  = 25 // of one Service
+	endpoints  = 25 // endpoints of one Service
 )
 
 // workers is the number of concurrent requests.
@@ -147,7 +147,6 @@ func (w *userObjects) expose() {
 	})
 }
 
-// public returns the public address of a Gateway.
 func public(gateway int) string { return fmt.Sprintf("198.18.%d.%d", gateway/250, gateway%250+1) }
 
 // move changes the address of the first endpoint of a Gateway, and returns it.

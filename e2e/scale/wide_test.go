@@ -28,7 +28,7 @@ import (
 // The wide Gateway: 1,000 routes to 10,000 endpoints.
 const (
 	wideRoutes    = 1_000
-	wideEndpoints = 10 // of one route
+	wideEndpoints = 10 // endpoints of one route
 	wideTime      = 8 * time.Second
 	// podCost is the maximum CPU time of a pod of the Gateway for a config, relative to the time for reading the JSON
 	// of the config, which the test measures as control.
@@ -233,7 +233,7 @@ func cpuOf(t *testing.T, pid int) (sum time.Duration) {
 		t.Fatal(err)
 	}
 	_, after, _ := strings.Cut(string(data), ") ")       // the name of the program may contain spaces
-	for _, field := range strings.Fields(after)[11:13] { // utime, stime
+	for _, field := range strings.Fields(after)[11:13] { // the fields utime and stime
 		n, err := strconv.Atoi(field)
 		if err != nil {
 			t.Fatal(err)

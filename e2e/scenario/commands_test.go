@@ -62,7 +62,8 @@ func table() map[string]command {
 	}
 }
 
-// conditions returns the commands that wait for a match of a REGEXP, or with ! before them for none.
+// conditions returns the commands that wait until a text matches a REGEXP. With ! before the command, they wait until
+// no text matches.
 func conditions() map[string]func(s *scenario, ts *testscript.TestScript, args []string) (string, error) {
 	return map[string]func(s *scenario, ts *testscript.TestScript, args []string) (string, error){
 		// PATH REGEXP: a file, or a file below the folder

@@ -215,7 +215,7 @@ func TestRevocation(t *testing.T) {
 	s := newTwoGateways(t)
 	old := map[string]call.Options{frontDoor: s.new("ann", frontDoor), backDoor: s.new("ann", backDoor)}
 	overTCP := old[frontDoor]
-	overTCP.Network = call.TCP // the listeners have one port
+	overTCP.Network = call.TCP // the listeners for UDP and TCP have one port
 	anns := []*call.Call{s.dial(old[frontDoor]), s.dial(old[frontDoor]), s.dial(old[backDoor]), s.dial(overTCP)}
 	bobs := []*call.Call{s.dial(s.new("bob", frontDoor)), s.dial(s.new("bob", backDoor)), s.dial(s.new("anna", frontDoor))}
 

@@ -135,7 +135,6 @@ func (s *scenario) process(name string) (*harness.Process, error) {
 	return nil, fmt.Errorf("no process %q was started", name)
 }
 
-// until waits for a condition.
 func (s *scenario) until(cond func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()

@@ -241,7 +241,6 @@ type fault struct {
 	object, problem string
 }
 
-// faultOf returns the fault of a shape.
 func faultOf(e *env.Env) (fault, error) {
 	g := e.Gateways[0]
 	list, err := g.Dataplanes()

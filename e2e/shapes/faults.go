@@ -258,7 +258,8 @@ func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
 	})
 }
 
-// callRepeatedly makes new calls until ctx ends. It returns an error if a call fails later than gap after the latest success.
+// callRepeatedly makes new calls until ctx ends. It returns an error if a call fails later than gap after the latest
+// success.
 func callRepeatedly(ctx context.Context, l *env.Listener, gap time.Duration) (err error) {
 	succeeded := time.Now()
 	for ctx.Err() == nil {

@@ -300,7 +300,7 @@ func (p *placed) drains(ctx context.Context, e *env.Env) error {
 	if most := want.Stay[inspection.StaysForPeer]; st.Offload.Bindings > most {
 		return fmt.Errorf("the kernel of %s has %d bindings, and %d sessions stay that may have one", p.pod.Name, st.Offload.Bindings, most)
 	}
-	if moves { // the pod forwards new clients, which a load balancer still sends to it, to other pods
+	if moves { // a load balancer may still send new clients to the pod, which forwards them to other pods
 		others, err := p.besides()
 		if err == nil {
 			err = callAt(ctx, e, p.gateway, p.pod, others)

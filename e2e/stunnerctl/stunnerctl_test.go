@@ -58,7 +58,6 @@ func (c ctl) read(into any, args ...string) {
 	}
 }
 
-// until waits for a condition.
 func (c ctl) until(cond func() error) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), timeout)

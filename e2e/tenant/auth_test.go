@@ -12,8 +12,8 @@ import (
 // requests is higher than the burst of requests that the auth service allows one source, see authArguments.
 const requests = 300
 
-// authArguments are flags of the auth service. As by default, it offers the Gateways of its administrator. The rate limit
-// for one address in the cluster is low.
+// authArguments are flags of the auth service. As by default, it offers the Gateways of its administrator. The rate
+// limit for one address in the cluster is low.
 var authArguments = []string{
 	"--gateways=" + system + "/*", "--cluster-rate-limit=10", "--cluster-rate-burst=100", "--log-level=all:TRACE",
 }

@@ -22,8 +22,8 @@ import (
 const (
 	// for the changes of other tenants, in addition to four times their duration without the flood
 	floodLatency = 5 * time.Second
-	floodMemory  = 96  // MiB more than before
-	floodMaps    = 60  // ConfigMaps of 900 kB
+	floodMemory  = 96  // growth in MiB
+	floodMaps    = 60  // number of ConfigMaps of 900 kB each
 	garbage      = 400 // tokens
 )
 

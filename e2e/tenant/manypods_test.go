@@ -19,9 +19,9 @@ import (
 // The pods of a tenant, and the use of their tokens.
 const (
 	manyPods       = 1_300
-	runningPods    = 100 // of them; the others never run, so no node reports them
-	streamsOfPod   = 4   // of each pod, which is the maximum of one pod
-	idlePodStreams = 64  // of all pods that never run
+	runningPods    = 100 // the number of pods that run; no node reports the others
+	streamsOfPod   = 4   // streams of each running pod, the maximum of a pod
+	idlePodStreams = 64  // streams of all pods together that never run
 	concurrentAsks = 4   // concurrent requests for the sessions of all pods
 	longestAnswer  = 512 // KiB, which is the largest answer of a pod
 	manyPodsMemory = 200 // MiB that the operator may use, of the 512 in the chart: it uses 155
@@ -120,8 +120,8 @@ func (n *tenant) peak() (peak func() float64, stop func()) {
 	return func() float64 { return most }, func() { cancel(); sampler.Wait() }
 }
 
-// follow opens a stream of the tenant's Gateway, announces that it answers requests, and answers each with a body of the
-// greatest length. It counts them in asked.
+// follow opens a stream of the tenant's Gateway, announces that it answers requests, and answers each with a body of
+// the greatest length. It counts them in asked.
 func (n *tenant) follow(token, pod string, asked *atomic.Int64) error {
 	conn, _, err := websocket.Dial(n.Context(), run.Discovery+"/api/v1/configs/"+n.name+"/door?watch=true",
 		&websocket.DialOptions{HTTPClient: n.caller, HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})

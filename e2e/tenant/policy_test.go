@@ -51,7 +51,7 @@ func policyAttempts() (attempts []attempt) {
 	}
 	for spec, of := range map[string]struct {
 		limit func(config.Admin) int64
-		most  int64 // see patches
+		most  int64 // limit of the class, see patches
 	}{
 		`userQuota: 0`:             {func(a config.Admin) int64 { return int64(a.UserQuota) }, 10},
 		`userQuota: 1000000`:       {func(a config.Admin) int64 { return int64(a.UserQuota) }, 10},

@@ -63,7 +63,7 @@ const (
 	others      = "media-1"
 	first       = "media-1/gateway0"
 	shared      = "games-1/gateway1"
-	mediaServer = "10.1.240.2" // of the first Gateway
+	mediaServer = "10.1.240.2" // media server of the first Gateway
 	workerNode  = "net1-node1"
 	node        = "10.1.1.2"
 	nodeOutside = "203.0.113.33"
@@ -185,17 +185,17 @@ type product struct {
 	env.ControlPlane
 	admin   client.Client
 	markers markers
-	roots   *x509.CertPool // of config discovery
-	calls   env.Calls      // through the Gateways of others
+	roots   *x509.CertPool // CAs of config discovery
+	calls   env.Calls      // calls through the Gateways of others
 	begun   time.Time
-	before  map[string]config.Config // of the Gateways of others
+	before  map[string]config.Config // configs of the Gateways of others
 	// annotations are the names of the annotations in the reference.
 	annotations []string
 	// balanced is the address of the load balancer of the first Gateway.
 	balanced string
 
 	mu   sync.Mutex
-	next *pass // that has not begun
+	next *pass // the next pass, which has not begun
 	turn sync.Mutex
 	last int // number of the newest object of settle
 }
@@ -270,7 +270,7 @@ func start(t *testing.T) *product {
 	p.calls, err = p.DialAll(t.Context(), "someone") // a call ends with its context
 	must(err)
 	t.Cleanup(func() { p.calls.HangUp() })
-	must(p.ChangeRoutes(ctx)) // so that the configs before have been applied
+	must(p.ChangeRoutes(ctx)) // when this change takes effect, dataplanes have applied all earlier configs
 	for _, g := range p.Gateways {
 		c, err := p.configOf(ctx, g)
 		must(err)

@@ -28,7 +28,6 @@ func labelsOf(namespace, gateway string) map[string]string {
 	}
 }
 
-// account creates a ServiceAccount.
 func (n *tenant) account(name string) *corev1.ServiceAccount {
 	n.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: name}}
@@ -145,7 +144,7 @@ func (n *tenant) dial(token string, ended chan<- struct{}) (*websocket.Conn, err
 	n.Cleanup(func() { _ = conn.CloseNow() })
 	conn.SetReadLimit(32 << 20)
 	ctx := context.WithoutCancel(n.Context())
-	go func() { // answers pings, too
+	go func() { // reading also answers pings
 		for {
 			if _, _, err := conn.Read(ctx); err != nil {
 				ended <- struct{}{}

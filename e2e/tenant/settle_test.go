@@ -20,7 +20,7 @@ func (n *tenant) settle(list ...*unstructured.Unstructured) {
 	observed := 0
 	for _, o := range list {
 		if hasConditions(o) {
-			n.await(run.processed(o)) // most are by now
+			n.await(run.processed(o)) // most objects are processed by now
 			observed++
 		}
 	}

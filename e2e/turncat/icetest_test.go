@@ -110,7 +110,6 @@ spec:
 	})
 }
 
-// await waits for a condition.
 func await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)

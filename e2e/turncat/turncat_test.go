@@ -66,15 +66,14 @@ func TestMain(m *testing.M) {
 
 // server is a running TURN server.
 type server struct {
-	host  string // in URIs
-	plain int    // UDP and TCP
-	tls   int    // DTLS and TLS
+	host  string // host in URIs
+	plain int    // port of UDP and TCP
+	tls   int    // port of DTLS and TLS
 	ca    string // file with the certificate
 	user  string // USER:PASSWORD@, or secret:KEY@
 	peer  netip.AddrPort
 }
 
-// uri returns the TURN URI of a transport.
 func (s server) uri(transport string) string {
 	port := s.plain
 	if transport == "tls" || transport == "dtls" {

@@ -24,7 +24,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	harnesstest.Parallel(3) // both address families of stunnerd, and coturn
+	harnesstest.Parallel(3) // one for stunnerd over IPv4, one for stunnerd over IPv6, one for coturn
 	os.Exit(m.Run())
 }
 

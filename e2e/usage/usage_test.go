@@ -293,7 +293,7 @@ func TestUsageInAFolder(t *testing.T) {
 	for _, user := range []string{"ada", "bob"} {
 		c, err := p.Dial(t.Context(), l, l.Addresses()[0], l.Peers()[0], user)
 		must(t, err)
-		p.calls = append(p.calls, &caller{Call: c, user: user, size: 160}) // the default
+		p.calls = append(p.calls, &caller{Call: c, user: user, size: 160}) // the default size of a datagram
 	}
 	p.talk()
 	p.expect("a folder", 1, 1, 0)

@@ -17,7 +17,8 @@ var inCluster = []string{"--provider=kubernetes", "--discovery-address=:13478", 
 // variable causes one warning with its name and without its value. An ignored flag takes as many arguments as in the
 // existing operator, so that the following flags are parsed.
 func TestContractSettingsOfExistingOperators(t *testing.T) {
-	silent := map[string]string{ // settings with the meaning of the existing operator, and a flag that no flag above overrides
+	// settings that cause no warning: they have the same meaning here, or no flag above overrides them
+	silent := map[string]string{
 		"zap-log-level": "error", "zap-encoder": "json", "dataplane-mode": "managed",
 		formerPrefix + "DATAPLANE_MODE": "managed", formerPrefix + "ADDRESS": "192.0.2.1",
 		formerPrefix + "CONTROLLER_NAME": "example.org/operator",

@@ -58,7 +58,7 @@ type options struct {
 	trustClass       bool
 
 	levels   *telemetry.Levels
-	warnings []string // about settings that are ignored
+	warnings []string // warnings about settings that are ignored
 }
 
 const envPrefix = "STUNNER_OPERATOR_"

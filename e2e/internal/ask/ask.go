@@ -136,7 +136,7 @@ func (c *Client) Learn(answer *stun.Message) bool {
 	return true
 }
 
-// Code returns the error code of a response, or 0 of a success response.
+// Code returns the error code of a response, or 0 for a success response.
 func Code(m *stun.Message) stun.ErrorCode {
 	var code stun.ErrorCodeAttribute
 	if m == nil || m.Type.Class != stun.ClassErrorResponse || code.GetFrom(m) != nil {

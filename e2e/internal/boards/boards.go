@@ -89,7 +89,8 @@ func (s Silent) reason(where string) string {
 }
 
 // Unanswered runs the queries, removes queries that return data, and returns an error that lists the others. It skips
-// queries in silent. The caller repeats it until it returns nil, because a query must return data only once.
+// queries in silent. The caller calls Unanswered again until the error is nil: a query that has returned data once is
+// not run again.
 func (q Queries) Unanswered(ctx context.Context, p Prometheus, silent Silent) error {
 	var open []error
 	for where, expr := range q {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call calls bpf(2) with the part of union bpf_attr (linux/bpf.h) that a command reads. A signal, for example of the Go
-// scheduler, interrupts the verifier with EAGAIN.
+// Call calls bpf(2) with the part of union bpf_attr (linux/bpf.h) that a command reads. It repeats a call that fails
+// with EAGAIN: the kernel returns EAGAIN when a signal, for example of the Go scheduler, interrupts the verifier.
 func Call[attributes any](command uintptr, a *attributes) (fd int, err error) {
 	for {
 		n, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a))
@@ -41,11 +41,11 @@ func load(kind uint32, instructions []uint64) (fd int, err error) {
 	return fd, err
 }
 
-// programsPerHook is how many programs TCX takes at one hook: one less than BPF_MPROG_MAX in linux/bpf_mprog.h.
+// programsPerHook is how many programs one TCX hook accepts: one less than BPF_MPROG_MAX in linux/bpf_mprog.h.
 const programsPerHook = 63
 
-// OccupyTCX fills the ingress of interfaces with programs without effect until the test ends. So stunnerd has to use
-// clsact, as with a kernel before Linux 6.6.
+// OccupyTCX fills the TCX ingress hooks of interfaces with programs that do nothing, until the test ends. So stunnerd
+// has to use clsact, as with a kernel before Linux 6.6.
 func OccupyTCX(t *testing.T, interfaces ...string) {
 	t.Helper()
 	for range programsPerHook { // a program can be attached only once at a hook

@@ -51,7 +51,7 @@ type Options struct {
 const (
 	defaultInterval = 10 * time.Millisecond
 	defaultSize     = 160
-	headerSize      = 8       // sequence number
+	headerSize      = 8       // a sequence number
 	rtp             = 2 << 62 // added to a sequence number: datagrams begin like RTP packets (RFC 3550 §5.1)
 	setupTimeout    = 10 * time.Second
 	readBuffer      = 64 << 10
@@ -64,9 +64,9 @@ var ErrRefused = errors.New("gateway refused")
 // Call is an allocation with a stream of datagrams to the echo peer and back.
 type Call struct {
 	peer   net.Addr
-	conn   net.PacketConn // to the gateway
+	conn   net.PacketConn // socket to the gateway
 	client *turn.Client
-	relay  net.PacketConn // the allocation
+	relay  net.PacketConn // relayed transport address
 
 	stop    context.CancelFunc
 	workers sync.WaitGroup
@@ -139,7 +139,7 @@ func (c *Call) allocate(ctx context.Context, o Options) (err error) {
 	return c.Permit(c.peer)
 }
 
-// anyFamily resolves addresses of both families. The client library requests udp4.
+// anyFamily resolves addresses of both families, although the client library requests udp4.
 type anyFamily struct{ transport.Net }
 
 // ResolveUDPAddr implements transport.Net.

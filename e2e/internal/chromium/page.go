@@ -1,5 +1,5 @@
-// Package chromium controls a headless Chromium for tests: one page in a browser of its own. The script drive.mjs of
-// e2e/browser, in which npm installs what it needs, controls the browser.
+// Package chromium controls a headless Chromium for tests: one page in a browser of its own. The script
+// e2e/browser/drive.mjs controls the browser. npm installs the dependencies of the script in e2e/browser.
 package chromium
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/harnesstest"
 )
 
-// Limits: of the start of a browser and of operations in it. Both take seconds; a busy machine may need longer.
+// startLimit bounds the start of a browser, and limit bounds an operation in it. On an idle machine both take seconds.
 const (
 	startLimit = 3 * time.Minute
 	limit      = time.Minute
@@ -137,7 +137,7 @@ func OpenBy(t *testing.T, start func(*exec.Cmd) error, url string, authorities .
 	}()
 	t.Cleanup(func() {
 		input.Close()
-		// node then ends the browser
+		// On SIGTERM, node ends the browser.
 		stuck := time.AfterFunc(limit, func() { cmd.Process.Signal(syscall.SIGTERM) })
 		defer stuck.Stop()
 		<-read
@@ -174,7 +174,8 @@ func home(t *testing.T, authorities []string) string {
 	return dir
 }
 
-// chromium returns the path of the browser. The folder suite has the package that controls it.
+// chromium returns the path of the browser. The npm package that controls the browser must be installed in the folder
+// suite.
 func chromium(t *testing.T, suite string) string {
 	t.Helper()
 	path, err := exec.LookPath("chromium")

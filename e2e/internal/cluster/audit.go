@@ -26,7 +26,7 @@ var writes = []string{"create", "update", "patch", "delete", "deletecollection"}
 
 // Entry is a request to the API server with the status code of its response.
 type Entry struct {
-	Time        time.Time // of its arrival
+	Time        time.Time // time of arrival
 	Verb        string    // get, list, watch, create, update, patch, delete, …
 	User        string
 	Agent       string // User-Agent of the client
@@ -36,7 +36,7 @@ type Entry struct {
 	Namespace   string
 	Name        string
 	Code        int
-	Path        string // with the query
+	Path        string // path with query
 }
 
 // Write reports whether the request is a write.
@@ -69,7 +69,7 @@ func (c *Cluster) Audit(since time.Time) ([]Entry, error) {
 // auditLog caches the entries that were read before, because parsing the log of a whole test run takes seconds.
 type auditLog struct {
 	mu      sync.Mutex
-	size    int64 // of the parsed part
+	size    int64 // number of parsed bytes
 	seen    map[string]bool
 	entries []Entry
 }

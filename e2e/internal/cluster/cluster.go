@@ -35,7 +35,7 @@ type Options struct {
 type Cluster struct {
 	Admin Access // in group system:masters: not restricted by RBAC
 
-	root    string // of the repository
+	root    string // root of the repository
 	dir     string // of keys, configs, data and logs
 	program string // binary of all components
 	ca      *authority
@@ -92,7 +92,7 @@ func (c *Cluster) start(ctx context.Context, o Options) (err error) {
 	if err := c.startServer(ctx, o.Roomy); err != nil {
 		return err
 	}
-	// Before the controllers start, because they refresh discovery rarely after their start.
+	// The CRDs are installed before the controllers start, because running controllers refresh discovery rarely.
 	if !o.Bare {
 		if err := c.InstallCRDs(ctx); err != nil {
 			return err
@@ -137,6 +137,6 @@ func (c *Cluster) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(
 		ctx, c.program, append([]string{"kubectl", "--kubeconfig", c.Admin.Kubeconfig}, args...)...,
 	)
-	cmd.Env = append(os.Environ(), "HOME="+c.dir) // for kubectl's caches
+	cmd.Env = append(os.Environ(), "HOME="+c.dir) // folder of kubectl's caches
 	return cmd
 }

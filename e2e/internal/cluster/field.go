@@ -79,7 +79,7 @@ func (*Cluster) of(by dynamic.Interface, kind *meta.RESTMapping, namespace strin
 	return all
 }
 
-// mappingOf returns a kind.
+// mappingOf returns the REST mapping of a kind.
 func (c *Cluster) mappingOf(kind schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	return c.find(func(m meta.RESTMapper) (*meta.RESTMapping, error) {
 		return m.RESTMapping(kind.GroupKind(), kind.Version)

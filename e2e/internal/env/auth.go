@@ -29,7 +29,6 @@ const (
 	tokenAudience = "calls"
 )
 
-// authService is the auth service.
 type authService struct {
 	address   string   // HOST:PORT of the API
 	health    string   // HOST:PORT of the probes
@@ -64,8 +63,8 @@ func (e *Env) startAuth(ctx context.Context) error {
 // platformKey is the API key of a caller that may revoke the credentials of all users, and read their usage.
 const platformKey = "the-key-of-the-platform"
 
-// writePolicy writes the policy of the auth service, and returns its file: besides the platform, it accepts users with
-// a token, or all callers if the shape has no tokens.
+// writePolicy writes the policy of the auth service, and returns its file. The policy accepts the platform, and users
+// with a token. If the shape has no tokens, the policy accepts all callers.
 func (e *Env) writePolicy() (file string, err error) {
 	users := "open: {}\n"
 	if e.Shape[Credentials] == JWT {
@@ -104,16 +103,16 @@ type ICE struct {
 	} `json:"iceServers"`
 }
 
-// ErrNoAddress reports that the auth service has no address of the Gateways.
+// ErrNoAddress reports that the auth service knows no public address of the Gateways.
 var ErrNoAddress = errors.New("no matching gateway has a public address")
 
-// ICEServers asks the auth service for the ICE servers of Gateways as a web app does, TURN over DTLS included, which
-// browsers do not support. Without Gateways the auth service selects them.
+// ICEServers requests the ICE servers of Gateways as a web app does. It also requests TURN over DTLS, which browsers do
+// not support. Without Gateways the auth service selects them.
 func (e *Env) ICEServers(ctx context.Context, user string, gateways ...*Gateway) (answer ICE, err error) {
 	return e.iceServers(ctx, user, credential.Caveats{}, gateways...)
 }
 
-// iceServers is ICEServers with a scope: the caveats of the credentials.
+// iceServers is ICEServers for credentials with caveats.
 func (e *Env) iceServers(
 	ctx context.Context, user string, scope credential.Caveats, gateways ...*Gateway,
 ) (answer ICE, err error) {
@@ -149,8 +148,8 @@ func (e *Env) iceServers(
 	return answer, nil
 }
 
-// askAuth sends a request to the auth service, with a bearer token and a body unless they are empty, and reads the JSON
-// of its answer unless that is nil.
+// askAuth sends a request to the auth service and decodes the JSON of the response into answer. It sends no token if
+// bearer is empty, and no body if question is nil. If answer is nil, it ignores the body of the response.
 func (e *Env) askAuth(ctx context.Context, method, path, bearer string, question, answer any) (code int, err error) {
 	var body []byte
 	if question != nil {
@@ -217,8 +216,8 @@ func (g *Gateway) Credential(ctx context.Context, user string) (username, passwo
 	return g.CredentialWith(ctx, user, credential.Caveats{})
 }
 
-// CredentialWith is Credential with caveats, which are for this Gateway only. The credentials of the shape are
-// ephemeral.
+// CredentialWith is Credential for a credential with caveats. Such a credential is valid for this Gateway only. The
+// shape must have ephemeral credentials.
 func (g *Gateway) CredentialWith(
 	ctx context.Context, user string, c credential.Caveats,
 ) (username, password string, err error) {
@@ -230,7 +229,7 @@ func (g *Gateway) CredentialWith(
 		if err == nil {
 			return answer.Servers[0].Username, answer.Servers[0].Credential, nil
 		}
-		// A client that does not use the addresses in the answer needs the same credential.
+		// Without a public address, the auth service issues no credential. The client gets the same credential from mint.
 		if !errors.Is(err, ErrNoAddress) {
 			return "", "", err
 		}
@@ -241,8 +240,8 @@ func (g *Gateway) CredentialWith(
 	return g.mint(user, c, time.Now())
 }
 
-// CredentialAt makes a credential with the key of the Gateway. It is valid for an hour from the given time. The
-// credentials of the shape are ephemeral.
+// CredentialAt makes a credential with the key of the Gateway. It is valid for an hour from the given time. The shape
+// must have ephemeral credentials.
 func (g *Gateway) CredentialAt(user string, at time.Time) (username, password string, err error) {
 	return g.mint(user, credential.Caveats{}, at)
 }

@@ -92,7 +92,8 @@ func (e *Env) Dial(ctx context.Context, l *Listener, at, peer netip.AddrPort, us
 	return e.DialAs(ctx, l, at, peer, username, password)
 }
 
-// DialICE is Dial to the ICE agent of the first media server of the listener, whose calls continue with another relay.
+// DialICE is Dial to the ICE agent of the first media server of the listener. A call to an ICE agent continues when its
+// relayed address changes.
 func (e *Env) DialICE(ctx context.Context, l *Listener, at netip.AddrPort, user string) (*Call, error) {
 	username, password, err := l.Gateway.Credential(ctx, user)
 	if err != nil {

@@ -43,8 +43,8 @@ type inCluster struct {
 	client   *kubernetes.Clientset
 	kubelet  *kubelet.Kubelet
 	services *services
-	ports    struct{ discovery, health int } // of the operator
-	updates  int                             // of the dataplanes
+	ports    struct{ discovery, health int } // ports of the operator
+	updates  int                             // number of updates of the dataplanes
 
 	mu       sync.Mutex
 	failures []error
@@ -131,7 +131,7 @@ func (c *inCluster) permit(ctx context.Context) error {
 			return err
 		}
 	}
-	// The account of the auth service, which stores revocations, and an account that may do everything, for stunnerctl.
+	// The auth service has an account that stores revocations. stunnerctl has an account without restrictions.
 	text := fmt.Sprintf(`
 {apiVersion: v1, kind: ServiceAccount, metadata: {name: stunner-auth, namespace: %[1]s}}
 ---
@@ -157,7 +157,8 @@ subjects: [{kind: ServiceAccount, name: stunner-auth, namespace: %[1]s}]
 	if err := c.Cluster.Apply(ctx, c.system, text); err != nil {
 		return err
 	}
-	// The authorizer receives Roles, ClusterRoles and their bindings by separate watches.
+	// The authorizer receives Roles, ClusterRoles and their bindings by separate watches, so the rights take effect one by
+	// one.
 	return c.Await(ctx, "rights of the operator", func(ctx context.Context) error {
 		return errors.Join(c.may(ctx, "create", "leases", c.system), c.may(ctx, "list", "gateways.gateway.networking.k8s.io", ""))
 	})

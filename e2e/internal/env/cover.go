@@ -39,7 +39,7 @@ func AllFactors() (list []Factor) {
 // Pairs returns the number of pairs of values of the given factors that Cover wants.
 func Pairs(of []Factor) int { return len(wantedPairs(of)) }
 
-// wantedPairs returns the possible pairs, without the pairs of variants.
+// wantedPairs returns the possible pairs, except the pairs of ofVariant.
 func wantedPairs(of []Factor) map[pair]bool {
 	wanted := map[pair]bool{}
 	for i, f := range of {

@@ -40,7 +40,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
 
-// Limit is the longest time that Await waits. Nothing takes this long; a busy machine may need it.
+// Limit is the longest time that Await waits. On an idle machine every condition is true much earlier.
 const Limit = time.Minute
 
 // failingLimit is the longest time that Await waits while a condition returns the expected error; see Failing.
@@ -81,11 +81,11 @@ type Env struct {
 	// user and secret are the static user name, and the password or shared secret.
 	user, secret string
 	userQuota    int                         // 0 for none
-	clients      []topology.Both[netip.Addr] // that share an address
-	dialed       atomic.Int64                // calls of these clients
-	sessions     atomic.Int64                // of ICE
-	pods         int                         // of each Gateway
-	root         string                      // of the repository
+	clients      []topology.Both[netip.Addr] // hosts that share an address
+	dialed       atomic.Int64                // number of calls of these hosts
+	sessions     atomic.Int64                // number of ICE sessions
+	pods         int                         // number of pods of each Gateway
+	root         string                      // root of the repository
 }
 
 // input is the source of objects.

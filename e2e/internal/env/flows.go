@@ -97,8 +97,8 @@ func (e *Env) Move(n *Neighbour, l *Listener, port uint16, to Dataplane) error {
 	return nil
 }
 
-// Release ends Move of a port of the client. Its datagrams continue to arrive at the same dataplane as long as nodes
-// send clients to that dataplane.
+// Release ends the effect of Move on a port of the client. An existing flow keeps its dataplane as long as nodes send
+// clients to that dataplane.
 func (e *Env) Release(port uint16) (err error) {
 	for _, from := range e.families(e.Net.Client) {
 		err = errors.Join(err, e.Net.Release(netip.AddrPortFrom(from, port)))

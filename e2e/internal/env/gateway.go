@@ -23,9 +23,9 @@ import (
 type Gateway struct {
 	Namespace, Name string
 	Listeners       []*Listener
-	// Roots verify the certificate of TLS and DTLS listeners.
+	// Roots are the CAs that verify the certificate of TLS and DTLS listeners.
 	Roots *x509.CertPool
-	ca    []byte // has them in PEM
+	ca    []byte // the CAs in PEM
 	// Unserved is the listener whose port the load balancer does not serve, or nil.
 	Unserved *Listener
 
@@ -41,7 +41,7 @@ type Gateway struct {
 type Listener struct {
 	Gateway  *Gateway
 	Name     string
-	Protocol string // of the Gateway API
+	Protocol string // protocol in the Gateway API
 	// Network is the transport of clients. It differs from Protocol if a load balancer ends TLS.
 	Network call.Network
 
@@ -145,7 +145,7 @@ func (e *Env) peersOf(number int) (list []netip.AddrPort) {
 // Secure reports whether the listener has a certificate.
 func (l *Listener) Secure() bool { return l.Config().Secure() }
 
-// roots verify the certificate that clients get.
+// roots returns the CAs that verify the certificate which clients get.
 func (l *Listener) roots() *x509.CertPool {
 	if p := l.Gateway.proxy; p != nil && !l.Secure() {
 		return p.roots

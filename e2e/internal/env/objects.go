@@ -26,7 +26,7 @@ const (
 // protocol describes a listener and its clients.
 type protocol struct {
 	name      string
-	protocol  string // of the Gateway API
+	protocol  string // protocol in the Gateway API
 	transport string // udp or tcp
 	port      int32
 	route     string
@@ -78,8 +78,8 @@ func (e *Env) dataplaneYAML(image string, pods int) string {
 	var spec strings.Builder
 	grace := 60
 	if e.Shape.place().hostNetwork {
-		// A draining pod waits for its calls over connections, and the next pod of its node waits for it, until the
-		// grace period is over.
+		// A draining pod that has calls over connections runs until its grace period is over. The next pod on the node can
+		// start only then.
 		grace = 5
 		spec.WriteString("  hostNetwork: true\n")
 	}
@@ -144,7 +144,6 @@ data: {tls.crt: %s, tls.key: %s}
 `, g.Name, g.Namespace, encode(chain), encode(key))
 }
 
-// yaml returns the Gateway.
 func (g *Gateway) yaml() string {
 	e := g.env
 	var text strings.Builder
@@ -175,8 +174,8 @@ spec:
 	return text.String()
 }
 
-// annotations returns the annotations of the Gateway. On nodes that pods of several Gateways share, each Gateway has
-// other ports of the endpoints.
+// annotations returns the annotations of the Gateway. If pods of several Gateways share a node, the endpoints of each
+// Gateway have different ports.
 func (g *Gateway) annotations() string {
 	text := g.env.Shape.place().annotation
 	if g.env.Shape.place().header {

@@ -36,7 +36,7 @@ type place struct {
 // proxied reports whether the load balancer ends the connections of clients.
 func (p place) proxied() bool { return p.tls || p.header }
 
-// reach is a kind of address.
+// reach is the kind of address at which clients reach a Gateway.
 type reach int
 
 const (
@@ -50,7 +50,7 @@ const (
 	serviceType  = "stunner.l7mp.io/service-type: "
 )
 
-// places are the values of Place. A new place is a value and a row.
+// places describes the values of Place. A new place is a Value and a row here.
 var places = map[Value]place{
 	KeepsSource: {annotation: localTraffic, at: balancer, keeps: true},
 	HidesSource: {at: balancer},

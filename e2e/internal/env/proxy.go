@@ -23,8 +23,8 @@ import (
 // the load balancer unchanged.
 type proxy struct {
 	addrs   topology.Both[netip.Addr]
-	roots   *x509.CertPool // verify its certificate
-	ca      []byte         // has them in PEM
+	roots   *x509.CertPool // CAs that verify the certificate of the proxy
+	ca      []byte         // the CAs in PEM
 	process *harness.Process
 }
 
@@ -129,7 +129,6 @@ func (p *proxy) prefixes(e *Env) string {
 	return strings.Join(list, ",")
 }
 
-// close ends the proxy.
 func (p *proxy) close() error {
 	if p == nil || p.process == nil {
 		return nil

@@ -197,7 +197,7 @@ func endpoints(list []*discoveryv1.EndpointSlice, port string, alive map[netip.A
 		for _, e := range slice.Endpoints {
 			a, err := netip.ParseAddr(e.Addresses[0])
 			if err != nil {
-				continue // an FQDN
+				continue // the address is a host name
 			}
 			pod := netip.AddrPortFrom(a, uint16(*slice.Ports[number].Port))
 			isReady := e.Conditions.Ready == nil || *e.Conditions.Ready

@@ -62,7 +62,7 @@ const (
 	NodePort    Value = "nodeport" // a port of the nodes
 	HostNetwork Value = "host"     // the addresses of the nodes, in whose network the pods run
 	BehindNAT   Value = "nat"      // a public address that a NAT translates; spec.addresses contains it
-	Headless    Value = "headless" // as KeepsSource, or in a folder as HostNetwork; the peers are relays of the Gateway itself too
+	Headless    Value = "headless" // as KeepsSource, or in a folder as HostNetwork; relays of the Gateway are peers too
 
 	TLSAtBalancer Value = "tls-lb"     // as KeepsSource, and the load balancer ends TLS in front of the TCP listener
 	ProxyProtocol Value = "proxy"      // as KeepsSource, and the load balancer sends the PROXY protocol before TCP and TLS
@@ -94,12 +94,12 @@ const (
 // Values of Event: what happens while calls run, before the behaviours are tested.
 const (
 	Nothing  Value = "nothing"
-	Change   Value = "change"   // of the routes
-	Rotation Value = "rotation" // of the credentials
-	Crash    Value = "crash"    // of a dataplane
-	Update   Value = "update"   // of the dataplanes
-	Restart  Value = "restart"  // of the operator, of the auth service, and of both at once
-	Mistake  Value = "mistake"  // in an object, and then Restart
+	Change   Value = "change"   // the routes change
+	Rotation Value = "rotation" // the credentials change
+	Crash    Value = "crash"    // one dataplane crashes
+	Update   Value = "update"   // all dataplanes are updated
+	Restart  Value = "restart"  // the operator, the auth service, and then both at once are restarted
+	Mistake  Value = "mistake"  // an object gets a mistake, then as Restart
 )
 
 // Values are the values of each factor. A new value needs a row here. The file that reads the factor defines its
@@ -119,7 +119,6 @@ var Values = [factors][]Value{
 	Event:       {Nothing, Change, Rotation, Crash, Update, Restart, Mistake},
 }
 
-// names are the names of the factors.
 var names = [factors]string{
 	"listeners", "pods", "gateways", "families", "place", "input", "credentials", "media path", "event",
 }

@@ -143,9 +143,9 @@ func (b *built) build(ctx context.Context, root string, folders []string) error 
 	return nil
 }
 
-// refresh replaces the copy of a program unless both have the same build ID. Tests run the copy, because `go build` sets
-// the modification time of a program that is current. The operator of another test would take that for a new program,
-// and upgrade its dataplanes.
+// refresh replaces the copy of a program unless both have the same build ID. Tests run the copy, because `go build`
+// sets the modification time of a program that is current. The operator of another test would take that for a new
+// program, and upgrade its dataplanes.
 func refresh(copied, program string) error {
 	id, err := buildID(program)
 	if err != nil {

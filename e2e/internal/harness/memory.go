@@ -14,7 +14,7 @@ import (
 // MemoryGroup is a memory cgroup. The kernel kills a process of the group when the group exceeds its limit.
 type MemoryGroup struct{ dir string }
 
-// groups is the number of memory groups of this process, so that no two share a folder.
+// groups counts the memory groups of this process, so that each gets a folder of its own.
 var groups atomic.Int64
 
 // NewMemoryGroup makes a cgroup, of version 1 or 2, with a limit in bytes and without swap. It needs root.
@@ -28,7 +28,7 @@ func NewMemoryGroup(name string, limit int64) (*MemoryGroup, error) {
 	if err := os.Mkdir(g.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("make a memory cgroup: %w: run this test as root, with /sys/fs/cgroup writable", err)
 	}
-	// A kernel without swap accounting has no file for the swap limit.
+	// A kernel without swap accounting has no file for the swap limit, so this error is ignored.
 	_ = os.WriteFile(filepath.Join(g.dir, swapFile), []byte("0"), 0o600)
 	return g, os.WriteFile(filepath.Join(g.dir, limitFile), []byte(strconv.FormatInt(limit, 10)), 0o600)
 }
@@ -40,7 +40,7 @@ func (g *MemoryGroup) Confine(c Command) Command {
 	return c
 }
 
-// Peak returns the most memory that the group has used at a time, in bytes.
+// Peak returns the peak memory usage of the group in bytes.
 func (g *MemoryGroup) Peak() (int64, error) {
 	data, err := os.ReadFile(filepath.Join(g.dir, "memory.max_usage_in_bytes"))
 	if errors.Is(err, os.ErrNotExist) {

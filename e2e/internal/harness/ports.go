@@ -53,9 +53,9 @@ func claim(port int) bool {
 	return true
 }
 
-// isFree reports whether a port can be bound on every address, for UDP and for TCP. isFree lets no program start
-// meanwhile: until a forked process executes the program, it has copies of the sockets, which keep the port in use
-// after they are closed here.
+// isFree reports whether a port can be bound on every address, for UDP and for TCP. It holds the fork lock, so that no
+// program starts meanwhile. A forked process has copies of the sockets until it executes its program. The copies would
+// keep the port in use after the sockets are closed here.
 func isFree(port int) bool {
 	checkPidfd()
 	syscall.ForkLock.RLock()
@@ -83,10 +83,10 @@ type Ports struct {
 	Discovery  int
 	Auth       int
 	AuthHealth int // probes and metrics of the auth service
-	Signalling int // of the echo peer
+	Signalling int // signalling of the echo peer
 	TURN       int // both listeners of the quickstart's Gateway
-	Media      int // of the echo peer
-	Datagrams  int // of the echo peer
+	Media      int // WebRTC media of the echo peer
+	Datagrams  int // UDP echo of the echo peer
 }
 
 // quickstart returns the ports that docs/examples/quickstart uses.

@@ -27,8 +27,8 @@ var ErrExited = errors.New("process ended")
 // Command describes a process to start.
 type Command struct {
 	Name string   // names the process in errors and its log file
-	Path string   // of the program
-	Args []string // without the program
+	Path string   // path of the program
+	Args []string // arguments without the program
 	Dir  string   // working directory; empty means the working directory of this process
 	Env  []string // NAME=value, added to the environment of this process without its STUNNER_ variables
 	Logs string   // folder that takes NAME.log; a second process of the name appends
@@ -72,7 +72,8 @@ func Start(c Command) (*Process, error) {
 	cmd.Env = append(environ(), c.Env...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		// A separate process group: Ctrl-C in a terminal reaches this process only, which stops its children in order.
+		// The process gets a process group of its own. So Ctrl-C in a terminal reaches this process only, which stops its
+		// children in order.
 		Setpgid: true,
 		// The kernel sends this signal when the thread that started the child ends. The Go runtime ends a thread only
 		// when a goroutine exits while locked to it, which does not happen here.
@@ -109,7 +110,7 @@ func environ() []string {
 // PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Err returns how the process ended: nil while it runs and after exit code 0.

@@ -62,7 +62,7 @@ func (p *Process) Memory() (bytes int, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err == nil {
 		_, after, _ := strings.Cut(string(text), "VmRSS:")
-		_, err = fmt.Sscan(after, &bytes) // in kB, proc_pid_status(5)
+		_, err = fmt.Sscan(after, &bytes) // VmRSS is in kB, see proc_pid_status(5)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("memory of %s: %w", p.Name, err)

@@ -20,12 +20,12 @@ const (
 	maxBody  = 4 << 20
 )
 
-// final is the error of a condition that cannot become true any more.
+// final wraps the error of a condition that can no longer become true.
 type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
 
-// Final marks the error of a condition that cannot become true any more, so that Until returns it at once.
+// Final marks the error of a condition that can no longer become true. Until returns such an error at once.
 func Final(err error) error { return final{err} }
 
 // Until polls cond until it returns nil or ctx ends. The error of cond names the part of the condition that is not true
@@ -67,9 +67,9 @@ func GetBy(ctx context.Context, client *http.Client, url string) (int, []byte, e
 	return do(client, req)
 }
 
-// Do sends a request and returns the status code and the body. If the context has a deadline, the caller polls, and the
-// request times out after moment, so that it can be retried. Otherwise it times out after timeout, which is long enough
-// for a busy machine.
+// Do sends a request and returns the status code and the body. A context with a deadline means that the caller polls.
+// Then the request times out after moment, so that the caller can retry it. Otherwise the request times out after
+// timeout, which is long enough for a busy machine.
 func Do(req *http.Request) (int, []byte, error) { return do(http.DefaultClient, req) }
 
 // DoBy is Do with a client.
@@ -94,7 +94,7 @@ func do(client *http.Client, req *http.Request) (int, []byte, error) {
 	return res.StatusCode, body, nil
 }
 
-// Answers returns a condition: a GET of the URL returns the status code.
+// Answers returns a condition that is true when a GET of the URL returns the status code.
 func Answers(url string, want int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		got, body, err := Get(ctx, url)

@@ -23,7 +23,7 @@ func Parallel(tests int) {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(tests)) // a number is valid
+		_ = flag.Set("test.parallel", strconv.Itoa(tests)) // Set accepts any number
 	}
 }
 
@@ -81,8 +81,8 @@ func Address(t testing.TB) string {
 	return net.JoinHostPort(harness.Loopback, strconv.Itoa(Port(t)))
 }
 
-// MemoryGroup makes a cgroup with a memory limit in bytes. It is deleted at the end of the test, after the programs
-// that the test starts later.
+// MemoryGroup makes a cgroup with a memory limit in bytes. The cgroup is deleted at the end of the test, after the
+// programs that the test starts later have ended.
 func MemoryGroup(t testing.TB, name string, limit int64) *harness.MemoryGroup {
 	t.Helper()
 	group, err := harness.NewMemoryGroup(name, limit)
@@ -138,7 +138,7 @@ func Echo(t testing.TB, addr netip.Addr) netip.AddrPort {
 	})
 }
 
-// Peer runs a UDP peer until the test ends, and returns its address. It uses a free port of addr. The function serves
+// Peer runs a UDP peer on a free port of addr until the test ends, and returns its address. serve handles the datagrams
 // until its socket is closed.
 func Peer(t testing.TB, addr netip.Addr, serve func(*net.UDPConn)) netip.AddrPort {
 	t.Helper()

@@ -59,9 +59,9 @@ type Dataplane struct {
 	CA string
 }
 
-// StartDataplane starts stunnerd of a folder of programs until the test ends, and waits until it is ready. Relays have
-// the first of the addresses of each family, and the certificate of secure listeners names all. Listeners have routes
-// to all clusters.
+// StartDataplane starts the stunnerd in the folder bin until the test ends, and waits until it is ready. Relays use the
+// first address of each family. The certificate of secure listeners contains all addresses. Each listener has routes to
+// all clusters.
 func StartDataplane(t testing.TB, bin string, c config.Config, addresses []netip.Addr, args ...string) *Dataplane {
 	t.Helper()
 	dir := t.TempDir()

@@ -18,7 +18,7 @@ const Interval = 2500 * time.Millisecond
 
 const password = "the password of the peer"
 
-// Session is the ICE session of a client. The value is the USERNAME of its checks.
+// Session is the ICE session of a client. username is the USERNAME of its checks.
 type Session struct{ username stun.Username }
 
 // NewSession returns a session with a number.

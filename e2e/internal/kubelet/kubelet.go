@@ -49,7 +49,7 @@ type Options struct {
 	Program func(image string) string
 	// Dir takes volumes and logs.
 	Dir string
-	// Failed is called with each error because of which a pod has no process.
+	// Failed is called with each error that keeps a pod from having a process.
 	Failed func(error)
 }
 

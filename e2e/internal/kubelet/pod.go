@@ -41,7 +41,7 @@ type Pod struct {
 	created time.Time
 	sandbox Sandbox
 
-	// ending is closed by terminate, and done when the pod has ended.
+	// ending is closed by terminate. done is closed when the pod has ended.
 	ending, done chan struct{}
 	grace        time.Duration
 	once         sync.Once
@@ -137,7 +137,6 @@ func (p *Pod) terminate(grace time.Duration) {
 	})
 }
 
-// report reports an error of the pod.
 func (p *Pod) report(err error) {
 	if err != nil && !p.Terminating() {
 		p.kubelet.Failed(fmt.Errorf("pod %s/%s: %w", p.spec.Namespace, p.spec.Name, err))
@@ -184,7 +183,7 @@ func (p *Pod) prepare(ctx context.Context) (err error) {
 	if err := os.MkdirAll(p.dir, 0o711); err != nil {
 		return err
 	}
-	// A ConfigMap or Secret that is not optional may be created later.
+	// A required ConfigMap or Secret may be created later, so mount is retried.
 	return harness.Until(ctx, p.mount)
 }
 
@@ -284,7 +283,7 @@ func (p *Pod) probe(ctx context.Context, container corev1.Container) {
 	}
 }
 
-// note appends a line to kubelet.log of the pod.
+// note appends a line to the kubelet.log of the pod.
 func (p *Pod) note(format string, args ...any) {
 	log, err := os.OpenFile(filepath.Join(p.dir, "kubelet.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err == nil {

@@ -153,7 +153,7 @@ func (p *Pod) replace(path string, data []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// environment returns the variables of a container. Paths in the container are replaced by paths of this machine.
+// environment returns the variables of a container. In their values, local paths replace the paths in the container.
 func (p *Pod) environment(c corev1.Container) (env []string) {
 	for _, e := range c.Env {
 		value := e.Value
@@ -165,7 +165,8 @@ func (p *Pod) environment(c corev1.Container) (env []string) {
 	return env
 }
 
-// args returns the arguments of a container, with the same paths. Its entry point is the program of its image.
+// args returns the arguments of a container. Local paths replace the paths in the container. The entry point is the
+// program of the image.
 func (p *Pod) args(c corev1.Container) (args []string) {
 	for i, a := range append(slices.Clone(c.Command), c.Args...) {
 		if i == 0 && len(c.Command) > 0 {

@@ -7,8 +7,9 @@ import (
 	"os"
 )
 
-// Join connects the namespace to a router, which is another namespace, by a veth pair. The end at the router has the name
-// and the addresses here. The other end is eth0, has the addresses there, and is the default route of each family.
+// Join connects the namespace to a router, which is another namespace, by a veth pair. The interface of the router has
+// the given name and the addresses here. The interface of the namespace is eth0, has the addresses there, and is the
+// default route of each family.
 func (s *Space) Join(router *Space, name string, here, there []netip.Prefix) error {
 	if _, err := router.Exec(fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", name, s.thread)); err != nil {
 		return err
@@ -16,8 +17,8 @@ func (s *Space) Join(router *Space, name string, here, there []netip.Prefix) err
 	return s.configure(router, name, here, there)
 }
 
-// JoinByTAP is Join by a pair of TAP interfaces, whose driver supports XDP, as the driver of a network card does. The
-// pair ends with Close of the returned value.
+// JoinByTAP is Join with two TAP interfaces, because their driver supports XDP, as the driver of a network card does.
+// Closing the returned value deletes both.
 func (s *Space) JoinByTAP(router *Space, name string, here, there []netip.Prefix) (io.Closer, error) {
 	var near, far *os.File
 	var err error
@@ -33,14 +34,13 @@ func (s *Space) JoinByTAP(router *Space, name string, here, there []netip.Prefix
 	if err := s.configure(router, name, here, there); err != nil {
 		return pair{near, far}, err
 	}
-	// Not before: reading from an interface that is down is an error.
+	// Copying begins only now, because reading from an interface that is down is an error.
 	for from, to := range map[*os.File]*os.File{near: far, far: near} {
-		go func() { _, _ = io.Copy(to, struct{ io.Reader }{from}) }() // until Close
+		go func() { _, _ = io.Copy(to, struct{ io.Reader }{from}) }() // ends with Close
 	}
 	return pair{near, far}, nil
 }
 
-// pair is a pair of TAP interfaces.
 type pair [2]*os.File
 
 // Close deletes both interfaces.
@@ -49,8 +49,8 @@ func (p pair) Close() error {
 	return p[1].Close()
 }
 
-// Plug connects the namespace to a bridge of a router by a veth pair, whose end at the bridge has the name. The other end
-// is eth0, has the addresses, and the default route of each family is by a gateway.
+// Plug connects the namespace to a bridge of a router by a veth pair. The interface at the bridge has the given name.
+// The interface of the namespace is eth0 and has the addresses. Its default route of each family leads to a gateway.
 func (s *Space) Plug(router *Space, bridge, name string, gateways, addresses []netip.Prefix) error {
 	add := fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", name, s.thread)
 	for _, command := range []string{add, "ip link set " + name + " master " + bridge, "ip link set " + name + " up"} {
@@ -103,8 +103,8 @@ func AddAddress(p netip.Prefix, device string) error {
 	return err
 }
 
-// addressCommand returns the command that adds an address. An IPv6 address is not checked for duplicates (nodad), so that
-// it is usable at once.
+// addressCommand returns the command that adds an address. An IPv6 address is not checked for duplicates (nodad), so
+// that it is usable at once.
 func addressCommand(p netip.Prefix, device string) string {
 	command := fmt.Sprintf("ip address add %s dev %s", p, device)
 	if p.Addr().Is6() {

@@ -19,7 +19,7 @@ import (
 // test, or whole.
 const inside, whole = "E2E_NETNS", "all tests"
 
-// Setting is a file below /proc/sys that all network namespaces share, and its value while the tests run.
+// Setting is a file below /proc/sys that all network namespaces share, and the value that the tests need.
 type Setting struct{ File, Value string }
 
 // UsualSendBuffers limits send buffers to the default of Linux. With larger buffers, a server would pass a test that it
@@ -27,7 +27,8 @@ type Setting struct{ File, Value string }
 var UsualSendBuffers = Setting{"/proc/sys/net/core/wmem_max", "212992"}
 
 // Main runs all tests of a package in a network namespace, as Isolated does with one test, and returns the exit code.
-// run is the Run of testing.M. The parent process holds the settings, because a child in another namespace cannot.
+// The argument run is the method Run of testing.M. The parent process holds the settings, because a child in another
+// namespace cannot.
 func Main(run func() int, settings ...Setting) int {
 	switch os.Getenv(inside) {
 	case whole:
@@ -65,16 +66,18 @@ func runChild(settings []Setting) (err error) {
 	return child.Run()
 }
 
-// hold makes a setting effective until release. Processes that run at the same time share it: the first one writes it
-// and stores the previous value in a file of the folder, and the last one restores that value. So the value is also
-// restored after a process was killed. release returns an error if another program has changed the setting meanwhile.
+// hold gives a setting its value until release is called. Processes that run at the same time share the setting. The
+// first process writes the value, and stores the previous value in a file of the folder. The last process restores the
+// previous value, also after another process was killed. release returns an error if another program has changed the
+// setting meanwhile.
 func (s Setting) hold(dir string) (release func() error, err error) {
 	name := filepath.Join(dir, "stunner-"+filepath.Base(s.File))
 	kept, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("hold %s: %w", s.File, err)
 	}
-	// alone calls f, with true if no other process holds the setting. A lock serializes the calls of all processes.
+	// alone calls f, and tells it whether no other process holds the setting. A lock serializes the calls of all
+	// processes.
 	alone := func(f func(alone bool) error) error {
 		gate, err := os.OpenFile(name+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {

@@ -49,7 +49,7 @@ func TestSettingIsShared(t *testing.T) {
 		is("after both", "4194304")
 	}
 
-	set(s.Value) // by a process that was killed
+	set(s.Value) // this value is left by a process that was killed
 	if err := os.WriteFile(filepath.Join(dir, "stunner-wmem_max"), []byte("4194304"), 0o600); err != nil {
 		t.Fatal(err)
 	}

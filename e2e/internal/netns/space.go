@@ -49,8 +49,8 @@ func Open(name string) (*Space, error) {
 		}
 		s.thread = unix.Gettid()
 		entered <- err
-		// The thread must not end: it may have started a process of the test, and the kernel ends that process with the
-		// thread (harness.Command.Death). A thread that cannot leave the namespace must end.
+		// The thread must not end: the kernel would end the processes of the test that the thread has started
+		// (harness.Command.Death). Only a thread that cannot leave the namespace ends.
 		defer func() {
 			if err == nil && unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
 				runtime.UnlockOSThread()

@@ -29,12 +29,12 @@ func NewSwitch(t *testing.T, name string) *Switch {
 	w.lan.Do(func() { port = newTAP(t, "card") })
 	w.plug(t, "card")
 	for from, to := range map[*os.File]*os.File{card: port, port: card} {
-		go func() { _, _ = io.Copy(to, struct{ io.Reader }{from}) }() // until the test closes both
+		go func() { _, _ = io.Copy(to, struct{ io.Reader }{from}) }() // ends when the test closes both files
 	}
 	return w
 }
 
-// newTAP is tap until the end of the test.
+// newTAP is tap for an interface that exists until the end of the test.
 func newTAP(t *testing.T, name string) *os.File {
 	t.Helper()
 	file, err := tap(name)
@@ -60,7 +60,7 @@ func tap(name string) (*os.File, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("add TAP interface %s: %w", name, err)
 	}
-	// Not earlier: if a file is in epoll before it has an interface, it reports no events.
+	// The file is opened only now: if epoll gets the file before it has an interface, it reports no events.
 	return os.NewFile(uintptr(fd), name), nil
 }
 
@@ -71,8 +71,9 @@ func (w *Switch) plug(t *testing.T, port string) {
 	w.lan.Run(t, fmt.Sprintf("ip link set %s up", port))
 }
 
-// New makes a network namespace as the function New does. Space.Link connects it to the test by the switch. Its name
-// becomes another name of the interface of the test. Without a switch (nil) it has a link of its own.
+// New makes a network namespace as the function New does. Space.Link connects the namespace to the test through the
+// switch, and its name becomes another name of the interface of the test. If w is nil, the namespace has a link of its
+// own.
 func (w *Switch) New(t *testing.T, name string) *Space {
 	t.Helper()
 	s := New(t, name)
@@ -80,7 +81,6 @@ func (w *Switch) New(t *testing.T, name string) *Space {
 	return s
 }
 
-// link connects a Space to the switch.
 func (w *Switch) link(t *testing.T, s *Space) {
 	t.Helper()
 	port := fmt.Sprint("port", w.ports)

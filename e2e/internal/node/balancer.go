@@ -44,7 +44,7 @@ func (c *Cluster) startBalancer(ctx context.Context) error {
 	return nil
 }
 
-// give writes the address of a Service into its status. The informer calls it for one event at a time.
+// give writes the address of a Service into its status. The informer calls give for one event at a time.
 func (b *balancer) give(ctx context.Context, s *corev1.Service) {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return
@@ -54,7 +54,7 @@ func (b *balancer) give(ctx context.Context, s *corev1.Service) {
 		address, b.next = b.next, b.next.Next()
 		b.given[s.UID] = address
 	}
-	// With mode VIP, kube-proxy handles packets from pods to the address on the node.
+	// In mode VIP, kube-proxy on the node of a pod handles the packets that the pod sends to the address.
 	mode := corev1.LoadBalancerIPModeVIP
 	want := []corev1.LoadBalancerIngress{{IP: address.String(), IPMode: &mode}}
 	if has := s.Status.LoadBalancer.Ingress; len(has) == 1 && has[0].IP == want[0].IP {

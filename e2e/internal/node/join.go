@@ -9,7 +9,7 @@ import (
 )
 
 // Join adds a node. It returns when the node is schedulable and its pods can reach pods of the other nodes. Clients
-// reach Services through the first node, and ports of a pod's host at the address of its node.
+// reach Services through the first node. They reach host ports of a pod at the address of its node.
 func (c *Cluster) Join(ctx context.Context, name string) (err error) {
 	m, err := c.machine(name)
 	if err != nil {
@@ -53,7 +53,7 @@ func (c *Cluster) Leave(ctx context.Context, name string) error {
 	errs := []error{m.end()}
 	for _, args := range [][]string{
 		{"delete", "node", name, "--ignore-not-found"},
-		// No kubelet is left to confirm that the pods have ended.
+		// The kubelet of the node is gone, so the pods are deleted by force.
 		{"delete", "pods", "--all-namespaces", "--field-selector=spec.nodeName=" + name, "--force", "--grace-period=0"},
 	} {
 		_, err := c.Kubectl(ctx, args...)

@@ -18,9 +18,9 @@ import (
 type machine struct {
 	cluster *Cluster
 	name    string
-	index   int    // the addresses are derived from it
+	index   int    // the addresses of the node are derived from the index
 	dir     string // for configs, data and logs
-	pid     int    // of the process that holds the namespaces
+	pid     int    // PID of the process that holds the namespaces
 	holder  *harness.Process
 	engine  *harness.Process
 	kubelet *harness.Process

@@ -34,10 +34,10 @@ var needed = []string{"operator", "stunnerd", "auth", "pause", "dns", "echo"}
 
 // Cluster is a running cluster.
 type Cluster struct {
-	Admin  *rest.Config // not restricted by RBAC
+	Admin  *rest.Config // credentials that RBAC does not restrict
 	Client kubernetes.Interface
 
-	root    string // of the repository
+	root    string // root of the repository
 	dir     string // of keys, configs, data and logs
 	control string // folder with the control plane's programs
 	others  string // folder with the other programs
@@ -131,7 +131,7 @@ func (c *Cluster) Apply(ctx context.Context, input string, args ...string) (stri
 	cmd := exec.CommandContext(
 		ctx, filepath.Join(c.control, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...,
 	)
-	cmd.Env = append(os.Environ(), "HOME="+c.dir) // for kubectl's caches
+	cmd.Env = append(os.Environ(), "HOME="+c.dir) // folder of kubectl's caches
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 // Addresses from ranges that are not routed on the internet: RFC 2544 §C.2.2 and RFC 1918.
 const (
-	clientAddress = "198.18.0.2"  // of the test process
+	clientAddress = "198.18.0.2"  // address of the test process
 	nodeAddress   = "198.18.0.%d" // the last byte starts at firstNode
 	firstNode     = 11
 	serviceRange  = "10.96.0.0/16"
@@ -53,7 +53,7 @@ func (c *Cluster) startControl(ctx context.Context) (err error) {
 		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+pki("sa.pub"), "--service-account-signing-key-file="+pki("sa.key"),
-		// The aggregation layer, for metrics servers and autoscalers.
+		// These flags enable the aggregation layer, for metrics servers and autoscalers.
 		"--requestheader-client-ca-file="+pki("front-proxy-ca.crt"), "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
@@ -76,7 +76,7 @@ func (c *Cluster) startControl(ctx context.Context) (err error) {
 	if err != nil {
 		return logged(c.api, err)
 	}
-	// As in kubeadm: with this right the API server fetches logs and forwards ports through the kubelet.
+	// As in kubeadm, the API server gets the right to fetch logs and forward ports through the kubelet.
 	admins := "kubeadm:cluster-admins"
 	if _, err := c.Kubectl(
 		ctx, "create", "clusterrolebinding", admins, "--clusterrole=cluster-admin", "--group="+admins,

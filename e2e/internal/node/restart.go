@@ -17,7 +17,8 @@ import (
 func (c *Cluster) Restart(ctx context.Context) error {
 	m := c.first
 	for _, p := range []*harness.Process{m.kubelet, m.engine} {
-		// nsenter is the parent of the program, in the same process group. The shims of the pods have others.
+		// The process is nsenter. The program is its child in the same process group. The shims of the pods are in other
+		// groups.
 		if err := syscall.Kill(-p.PID(), syscall.SIGKILL); err != nil {
 			return fmt.Errorf("kill %s: %w", p.Name, err)
 		}

@@ -36,7 +36,7 @@ func (c *Cluster) Shell(ctx context.Context, namespace, commands string, folders
 		"PATH="+strings.Join(path, string(filepath.ListSeparator)),
 	)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	// A file, not a pipe: reading a pipe would block until the last background process has closed it.
+	// The output goes to a file: reading a pipe would block until the last background process has closed it.
 	out, err := os.CreateTemp(c.dir, "shell-")
 	if err != nil {
 		return "", err

@@ -24,7 +24,8 @@ var group = groupOf(os.Getpid())
 
 func groupOf(pid int) string { return family + strconv.Itoa(pid) }
 
-// groups is the root of the cgroup file system: one hierarchy in version 2, or one folder for each in version 1.
+// groups is the root of the cgroup file system: one hierarchy in version 2, or one folder for each hierarchy in version
+// 1.
 const groups = "/sys/fs/cgroup"
 
 func (m *machine) group() string { return filepath.Join(group, m.name) }
@@ -59,7 +60,8 @@ func (m *machine) unshare(ctx context.Context) (err error) {
 // lan is the bridge that connects nodes and clients.
 const lan = "lan"
 
-// connect creates the bridge. The default route leads to the first node, for the addresses of Services.
+// connect creates the bridge. The default route leads to the first node, so that clients reach the addresses of
+// Services.
 func (c *Cluster) connect(ctx context.Context) error {
 	for _, command := range []string{
 		"link set lo up",
@@ -147,7 +149,7 @@ func makeGroup(hierarchy, name string) error {
 	case err != nil:
 		return err
 	}
-	// A real node has CPUs of its own. Without more weight, all pods together would get the share of a single other
+	// A real node has CPUs of its own. With the default weight, all pods together would get as much CPU time as one other
 	// process.
 	for setting, weight := range map[string]string{"cpu.shares": "16384", "cpu.weight": "1600"} {
 		path := filepath.Join(own, setting)
@@ -171,8 +173,8 @@ func makeGroup(hierarchy, name string) error {
 	return nil
 }
 
-// enableControllers enables all controllers that a control group of version 2 has for the groups in it: without them,
-// kubelet refuses the group. A group of version 1 has no list of controllers.
+// enableControllers enables all controllers of a control group of version 2 for the groups in it. Without the
+// controllers, kubelet refuses such a group. A group of version 1 has no list of controllers.
 func enableControllers(group string) error {
 	list, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
 	if controllers := strings.Fields(string(list)); len(controllers) > 0 {

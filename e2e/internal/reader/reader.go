@@ -18,11 +18,13 @@ import (
 
 const (
 	limit = 4 << 20
-	// before a reconnect, plus a random time up to the same length, because a thousand readers may reconnect at once
+	// pause is the delay before a reconnect. A random time up to the same length is added, because a thousand readers may
+	// reconnect at once.
 	pause = 250 * time.Millisecond
 )
 
-// Timing of a dataplane: response timeout, ping interval, and the limits of the delay between reconnects.
+// answerTime is the response timeout of a dataplane, and pingEvery its ping interval. firstDelay and lastDelay are the
+// limits of its delay between reconnects.
 const (
 	answerTime = 5 * time.Second
 	pingEvery  = 5 * time.Second
@@ -131,7 +133,7 @@ func (r *Reader) visit(ctx context.Context) {
 				select {
 				case <-alive.Done():
 				case <-time.After(pingEvery):
-					_ = conn.Ping(alive) // the read returns the error
+					_ = conn.Ping(alive) // if the ping fails, the read returns the error
 				}
 			}
 		}()

@@ -15,7 +15,7 @@ type Monitor struct {
 	running sync.WaitGroup
 
 	mu     sync.Mutex
-	last   time.Time // of the last tick
+	last   time.Time // time of the last tick
 	stalls []stall
 }
 

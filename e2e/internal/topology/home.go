@@ -8,8 +8,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// ReachPublic routes the public addresses of this network, which are those of nodes, load balancers and the NAT, from
-// the test process. Each network has the same public addresses, so undo must be called before the next network is
+// ReachPublic routes the public addresses of this network from the test process. These are the addresses of nodes, load
+// balancers and the NAT. All networks have the same public addresses, so undo must be called before another network is
 // routed.
 func (n *Network) ReachPublic() (undo func() error, err error) {
 	router := host(n.subnet(homeNet), 2)

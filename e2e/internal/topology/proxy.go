@@ -27,19 +27,19 @@ func (n *Network) AddProxy(public Both[netip.Addr], ports []int32) (*netns.Space
 	list := strings.Trim(fmt.Sprint(ports), "[]")
 	var rules strings.Builder
 	for family, protocol := range families {
-		// Before the rule of Translate for all ports of the address.
+		// This rule precedes the rule of Translate, which is for all ports of the address.
 		fmt.Fprintf(&rules, "insert rule inet internet nat iifname != %q %s daddr %s tcp dport { %s } dnat %s to %s\n",
 			name, protocol, public[family], strings.ReplaceAll(list, " ", ", "), protocol, addresses[family])
 	}
 	return space, addresses, load(n.router, rules.String())
 }
 
-// sharedNet are private addresses of clients, which a NAT translates to the address of the clients' namespace. In IPv6,
-// clients of one site share a prefix instead.
+// sharedNet are the networks of clients that share an address. A NAT translates the private IPv4 addresses to the
+// address of the clients' namespace. IPv6 has no NAT: the clients share a prefix only.
 var sharedNet = dual("100.64.0.0/24", "2001:db8:1::/64")
 
-// ShareClients gives the clients more addresses, which share one public address: the router receives their IPv4
-// datagrams with that address. It returns the addresses.
+// ShareClients gives the clients more addresses and returns them. They share one public address: the router receives
+// IPv4 datagrams of all of them with that address.
 func (n *Network) ShareClients(count int) (list []Both[netip.Addr], err error) {
 	const first = 10 // after the addresses of client and router in IPv6
 	for i := range count {

@@ -47,8 +47,9 @@ func load(s *netns.Space, rules string) error {
 	return err
 }
 
-// AddBalancer returns the addresses of a new load balancer, which spreads flows over the nodes. With nat they are private,
-// and clients reach the public addresses that the NAT translates to them; otherwise both are the same.
+// AddBalancer returns the addresses of a new load balancer, which spreads flows over the nodes. With nat, its own
+// addresses are private, and a NAT translates public addresses to them. Otherwise own and public addresses are the
+// same.
 func (n *Network) AddBalancer(nat bool) (own, public Both[netip.Addr], err error) {
 	n.mu.Lock()
 	n.balancers++
@@ -213,7 +214,7 @@ func forget(s *netns.Space, filter string, family netip.Addr) error {
 	if family.Is6() {
 		which = " -p udp -f ipv6 " + filter
 	}
-	// If a flow ends during the deletion, conntrack stops and does not delete the following flows.
+	// If a flow ends during the deletion, conntrack stops before it has deleted all flows, so the command is repeated.
 	var deleting error
 	for range 5 {
 		list, err := s.Exec("conntrack -L" + which)
@@ -235,8 +236,8 @@ func familyOf(a netip.Addr) string {
 	return families[0]
 }
 
-// Neighbour is a client in the network of the pods of a node, so no router is between the pods and the client. Its own
-// rules select the pod of a Service.
+// Neighbour is a client in the network of the pods of a node, so no router is between the pods and the client. Rules in
+// the namespace of the client select the pod of a Service.
 type Neighbour struct {
 	*Pod
 	pods map[netip.AddrPort]string // rules by address and port of the client

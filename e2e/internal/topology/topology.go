@@ -6,8 +6,8 @@
 //	             └────── the test process, with the API server, the operator and the auth service
 //
 // The router is the internet: it sends the address of a load balancer to the nodes, and translates the public addresses
-// of a NAT. Each node translates the addresses of Services to pods, as kube-proxy does. Several networks of one process do
-// not see each other.
+// of a NAT. Each node translates the addresses of Services to pods, as kube-proxy does. Several networks of one process
+// do not see each other.
 //
 //	topology.go  the namespaces and their addresses
 //	services.go  load balancers, NAT and kube-proxy
@@ -106,12 +106,13 @@ type Network struct {
 type Node struct {
 	*netns.Space
 	Name string
-	// Internal and External are its addresses. Both are its own addresses, and clients reach the external addresses.
+	// Internal and External are the addresses of the node. The node has both, and clients reach the external addresses
+	// only.
 	Internal, External Both[netip.Addr]
 
 	net    *Network
 	podNet Both[netip.Prefix]
-	pods   int // including deleted pods
+	pods   int // number of pods, including deleted ones
 }
 
 // Pod is the network of a pod.
@@ -120,7 +121,7 @@ type Pod struct {
 	Addrs Both[netip.Addr]
 
 	node *Node
-	port string // of the bridge
+	port string // port of the bridge
 }
 
 // New makes a network. The test process must be in a network namespace of its own (netns.Isolated).
@@ -176,7 +177,7 @@ func (n *Network) Close() (err error) {
 	return err
 }
 
-// closer is a namespace as io.Closer.
+// closer makes a namespace an io.Closer.
 type closer struct{ *netns.Space }
 
 // Close ends the namespace.
@@ -229,7 +230,6 @@ func (n *Network) reachHome() error {
 	return nil
 }
 
-// subnet returns a subnet of this network.
 func (n *Network) subnet(number int) Both[netip.Prefix] {
 	return dual(fmt.Sprintf("10.%d.%d.0/24", n.options.Number, number),
 		fmt.Sprintf("fd00:%d:%x::/64", n.options.Number, number))
@@ -277,9 +277,9 @@ func (n *Network) addNode(number int) (err error) {
 // addBridge makes the network of the pods of a node.
 func (d *Node) addBridge(number int) error {
 	d.podNet = d.net.subnet(podNet + number)
-	// With snooping, neighbour solicitations (RFC 4861) stop when the memberships expire, because no host is a querier.
-	// A bridge without an address of its own has the address of one of its ports. When that pod is deleted, the other
-	// pods send to the old address for half a minute.
+	// Snooping is off: with it, neighbour solicitations (RFC 4861) stop when the memberships expire, because no host is a
+	// querier. The bridge has an address of its own: otherwise it would have the address of one of its ports, and after
+	// the deletion of that pod, the other pods would send to the old address for half a minute.
 	add := "ip link add " + bridge + " address 02:00:00:00:00:01 type bridge mcast_snooping 0"
 	for _, command := range []string{add, "ip link set " + bridge + " up"} {
 		if _, err := d.Exec(command); err != nil {
@@ -297,7 +297,7 @@ func (d *Node) addBridge(number int) error {
 	return nil
 }
 
-// route makes the router send a destination by one or several next hops.
+// route makes the router send packets for a destination to one or several next hops.
 func (n *Network) route(destination string, hops ...netip.Addr) error {
 	command := "ip route add " + destination
 	for _, h := range hops {

@@ -8,8 +8,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// TestHostsReachEachOther: the test process reaches pods, pods reach media servers, and clients reach the public addresses
-// of nodes, but no private address.
+// TestHostsReachEachOther: the test process reaches pods, pods reach media servers, and clients reach the public
+// addresses of nodes, but no private address.
 func TestHostsReachEachOther(t *testing.T) {
 	if !netns.Isolated(t) {
 		return

@@ -51,8 +51,8 @@ func (t *Trial) clientOn(conn net.Conn, s *source) *Client {
 	return c
 }
 
-// close deletes the allocation, so that checks do not exhaust ports and quotas, and closes the connection. It waits for the
-// response: the next client may get the same port, and would receive it.
+// close deletes the allocation, so that checks do not exhaust ports and quotas, and closes the connection. It waits for
+// the response: the next client may get the same port, and would receive it.
 func (c *Client) close() {
 	if c.relay.IsValid() && !c.closed() {
 		request := c.sign(req(wire.Refresh, wire.Uint32(wire.Lifetime, 0)))

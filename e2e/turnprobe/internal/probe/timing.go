@@ -12,7 +12,7 @@ import (
 // Servers limit failed authentications per source address, so each sample uses a new source.
 const (
 	places  = 60
-	guesses = 4 // per kind and source
+	guesses = 4 // number of guesses per kind and source
 )
 
 // enumeration compares the response times for an existing and an unknown user, because a difference allows user

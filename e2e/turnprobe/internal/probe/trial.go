@@ -70,7 +70,6 @@ func (t *Trial) must(err error, doing string) {
 // later registers f to run when the check has ended, in reverse order.
 func (t *Trial) later(f func()) { t.cleanup = append(t.cleanup, f) }
 
-// run runs a check and returns its result.
 func (t *Trial) run(c Check) Result {
 	started := time.Now()
 	done := make(chan struct{})

@@ -46,7 +46,7 @@ type Message struct {
 	// Raw is the received message. It is empty in a message that was made by New.
 	Raw []byte
 
-	offsets []int // of each attribute in Raw
+	offsets []int // offset of each attribute in Raw
 }
 
 // New returns a message with a fresh transaction id.

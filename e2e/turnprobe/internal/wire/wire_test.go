@@ -88,7 +88,7 @@ func TestWriteSamples(t *testing.T) {
 		name, sample string
 		key          []byte
 		message      Message
-		marked       bool // has FINGERPRINT
+		marked       bool // the sample has FINGERPRINT
 	}{
 		{"IPv4 response", sampleResponse4, samplePassword, Message{Binding, Success, sampleID,
 			[]Attr{software, Address(XORMappedAddress, netip.MustParseAddrPort("192.0.2.1:32853"))}, nil, nil}, true},
@@ -116,7 +116,8 @@ func TestWriteSamples(t *testing.T) {
 	}
 }
 
-// TestEncodingAgreesWithPion: pion/stun decodes the messages that this package encodes, and this package those of pion/stun.
+// TestEncodingAgreesWithPion: pion/stun decodes the messages that this package encodes, and this package those of
+// pion/stun.
 func TestEncodingAgreesWithPion(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::7]:4242")
 	ours := New(

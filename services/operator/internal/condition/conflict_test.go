@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// The message about a second installation is the problem and the remedy, and the operator finds both installations in it.
+// The message about a second installation is the problem and the remedy, and the operator finds both installations in
+// it.
 func TestSecondInstallation(t *testing.T) {
 	const older, younger = "system@2026-11-29T21:58:47Z", "other@2026-11-29T22:01:47Z"
 	f := SecondInstallation(older, younger, "other", "stunner.l7mp.io/calls")

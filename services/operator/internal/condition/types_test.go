@@ -11,7 +11,8 @@ import (
 	api "github.com/stunner-gateway/stunner/services/api/finding"
 )
 
-// Merge does not remove a condition whose type is missing in the table of package finding. Each type is in the reference.
+// Merge does not remove a condition whose type is missing in the table of package finding. Each type is in the
+// reference.
 func TestEveryTypeIsInTheTables(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/reference/conditions.md")
 	if err != nil {
@@ -29,7 +30,7 @@ func TestEveryTypeIsInTheTables(t *testing.T) {
 		}
 		for _, spec := range block.Specs {
 			value := spec.(*ast.ValueSpec)
-			name := value.Names[0].Name // which is the value of the types of the Gateway API
+			name := value.Names[0].Name // a condition type of the Gateway API has this name as its value
 			if literal, ok := value.Values[0].(*ast.BasicLit); ok {
 				name = strings.Trim(literal.Value, `"`)
 			}

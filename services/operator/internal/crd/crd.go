@@ -40,7 +40,7 @@ var files embed.FS
 type Schema struct {
 	structural *schema.Structural
 	values     validation.SchemaValidator
-	rules      *cel.Validator // of x-kubernetes-validations
+	rules      *cel.Validator // rules of x-kubernetes-validations
 }
 
 // schemas caches the compiled schema of each GroupVersionKind, because compiling a schema takes longer than validating
@@ -59,8 +59,8 @@ func Find(gvk runtimeschema.GroupVersionKind) *Schema {
 	return once.(func() *Schema)()
 }
 
-// Served returns the API versions in which the CRD of a kind is served, the newest first. It returns none if there is no
-// CRD of the kind.
+// Served returns the API versions in which the CRD of a kind is served, the newest first. It returns none if there is
+// no CRD of the kind.
 func Served(gk runtimeschema.GroupKind) (versions []string) {
 	once, _ := served.LoadOrStore(gk, sync.OnceValue(func() []string {
 		definition, err := read(gk)
@@ -145,7 +145,7 @@ func (s *Schema) Admit(object map[string]any) (unknown []string, errs field.Erro
 	for _, e := range errs {
 		redact(e)
 	}
-	slices.SortFunc(errs, func(a, b *field.Error) int { // the validators iterate over maps
+	slices.SortFunc(errs, func(a, b *field.Error) int { // the validators iterate over maps, in random order
 		return cmp.Or(cmp.Compare(a.Field, b.Field), cmp.Compare(a.Detail, b.Detail))
 	})
 	return unknown, errs

@@ -121,7 +121,7 @@ func gatewayWith(listener string) string {
 func TestDecodeNamesFieldAndLine(t *testing.T) {
 	for _, c := range []struct {
 		name, yaml string
-		want       []string // LINE FIELD: start of the message
+		want       []string // findings, as LINE FIELD: start of the message
 	}{
 		{"an unknown field", gatewayWith("    port: 3478\n    protocol: TURN-UDP\n    hosts: x\n"), []string{
 			"11 spec.listeners[0].hosts: is not known",

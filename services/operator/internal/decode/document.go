@@ -26,7 +26,7 @@ import (
 // document is a document while it is decoded.
 type document struct {
 	root     *value
-	line     int // of its first field
+	line     int // line of the first field
 	gvk      schema.GroupVersionKind
 	schema   *crd.Schema // of the version of the document; nil for a kind without CRD
 	findings []remark
@@ -381,7 +381,7 @@ func (doc *document) firstTypeError(k kind) *value {
 	return all[n]
 }
 
-// unknown is the message about an unknown field.
+// errUnknown is the message about an unknown field.
 var errUnknown = finding.Errorf("remove it or correct its spelling", "is not known")
 
 // unknownField adds a finding about a field that the Go type does not have. If the schema of the CRD contains the

@@ -43,9 +43,9 @@ var kinds = map[schema.GroupVersionKind]kind{
 	slice("EndpointSlice"):    {new: blank[discoveryv1.EndpointSlice]},
 }
 
-// sameSchema maps an older API version to the newer version as which its kinds are decoded, if their CRDs serve the older
-// version. Its schema may have further fields, which have no effect. It is not used for a kind that has its own entry in
-// kinds.
+// sameSchema maps an older API version to the newer version as which its kinds are decoded, if their CRDs serve the
+// older version. Its schema may have further fields, which have no effect. It is not used for a kind that has its own
+// entry in kinds.
 var sameSchema = map[schema.GroupVersion]schema.GroupVersion{
 	{Group: stunnerv1.GroupName, Version: "v1alpha1"}: stunnerv1.GroupVersion,
 	{Group: gatewayv1.GroupName, Version: "v1beta1"}:  schema.GroupVersion(gatewayv1.GroupVersion),

@@ -112,8 +112,8 @@ func serviceFields(s *corev1.ServiceSpec) field.ErrorList {
 	return errs
 }
 
-// endpointAddresses checks that the addresses of endpoints have the family of their EndpointSlice. In contrast to an API
-// server it accepts loopback addresses, for media servers on this host.
+// endpointAddresses checks that the addresses of endpoints have the family of their EndpointSlice. In contrast to an
+// API server it accepts loopback addresses, for media servers on this host.
 func endpointAddresses(s *discoveryv1.EndpointSlice) (errs field.ErrorList) {
 	family, ok := map[discoveryv1.AddressType]func(netip.Addr) bool{
 		discoveryv1.AddressTypeIPv4: netip.Addr.Is4, discoveryv1.AddressTypeIPv6: netip.Addr.Is6,

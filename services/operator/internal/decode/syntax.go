@@ -12,8 +12,8 @@ const (
 )
 
 // syntaxLine returns the line of a YAML syntax error, counted from 1. The parser reports where the surrounding mapping
-// or string begins, which may be far above the error. The error is nearer to the first line with which the text up to
-// this line becomes invalid, so syntaxLine parses prefixes of the text to find that line.
+// or string begins, which may be far above the error. syntaxLine parses prefixes of the text instead: the error is near
+// the first line with which the prefix becomes invalid.
 func syntaxLine(text []byte, err error) int {
 	line := 1
 	if m := atLine.FindStringSubmatch(err.Error()); m[1] != "" {

@@ -36,7 +36,7 @@ type value struct {
 	line    int
 	plain   *Span // of a scalar without quotes, tag, anchor or alias: its place in the file
 	parent  *value
-	index   int  // in the parent
+	index   int  // position in the parent
 	order   int  // position in the document: parents come before children
 	removed bool // removed from the document
 }
@@ -300,8 +300,7 @@ func (v *value) walk(visit func(*value)) {
 	}
 }
 
-// appendJSON appends v as JSON. It writes null for removed values, and for values whose position in the document
-// (order) is before or later.
+// appendJSON appends v as JSON. It writes null for removed values, and for values whose order is `before` or higher.
 func (v *value) appendJSON(out []byte, before int) []byte {
 	if v.removed || v.order >= before {
 		return append(out, "null"...)

@@ -133,7 +133,7 @@ func TestTheLoopActsOnTheDecision(t *testing.T) {
 			until(t, "the decision is "+string(row.decision), func() bool { return round(l) == row.decision })
 			check("running", l, effect.published)
 
-			// The same change while the operator is down.
+			// The operator is down during the same change.
 			s.provider.Output = t.TempDir()
 			for name, text := range map[string]string{
 				"class.yaml": classYAML, "config.yml": configYAML, "gateway.yaml": gatewayYAML,

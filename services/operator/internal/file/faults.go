@@ -242,7 +242,6 @@ type authServices struct {
 	all map[string]authService
 }
 
-// authService is an auth service.
 type authService struct {
 	// Lost is the time at which it disconnected; zero while it is connected.
 	Lost time.Time `json:"lost,omitzero"`

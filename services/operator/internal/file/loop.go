@@ -49,8 +49,8 @@ type loop struct {
 	published map[types.NamespacedName]config.Config
 	restored  map[types.NamespacedName]bool
 	last      translation     // of the last round; zero before the first
-	lastInput *contents       // of the last read
-	logged    map[string]bool // problems that have been logged
+	lastInput *contents       // contents at the last read
+	logged    map[string]bool // problems that earlier rounds have logged
 	// sockets is translate.Sockets, and translateObject is ObjectRef.Translate. Tests replace them.
 	sockets         func(*resource.View, types.NamespacedName, translate.Options) ([]translate.Socket, translate.Decision)
 	translateObject func(translate.ObjectRef, *resource.View, translate.Options) translate.Outcome
@@ -150,7 +150,7 @@ func (l *loop) end() {
 	path := l.out.path("status.txt")
 	last, err := os.ReadFile(path)
 	if err != nil {
-		return // no round has written it
+		return // no round has written status.txt
 	}
 	notice := "THE OPERATOR ENDED at " + time.Now().Format(time.DateTime)
 	switch {

@@ -18,7 +18,7 @@ import (
 // programs may watch the file.
 type output struct {
 	dir     string
-	written map[string]bool // in this round
+	written map[string]bool // files that this round has written
 }
 
 // begin starts a round.

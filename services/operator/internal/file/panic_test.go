@@ -37,8 +37,8 @@ metadata: {name: ada, namespace: calls}
 spec: {user: ada, issuedBefore: "2126-01-01T00:00:00Z"}
 `
 
-// panicking returns a loop in which the translation of the objects that is selects panics while faulty returns true.
-// panics is the number of panics.
+// panicking returns a loop in which the translation of an object panics if `is` selects the object and faulty returns
+// true. panics is the number of panics.
 func panicking(t *testing.T, s *site, faulty func() bool, is func(translate.ObjectRef) bool) (l *loop, panics *int) {
 	t.Helper()
 	l, err := newLoop(s.provider, discovery.NewServer(discovery.ServerOptions{Log: s.provider.Log}), "")

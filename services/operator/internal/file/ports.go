@@ -29,17 +29,17 @@ const (
 
 // assignment is the host port that is assigned to a claim. It stays the same as long as the wanted port stays the same.
 type assignment struct {
-	Wanted int `json:"wanted,omitempty"` // 0: any
+	Wanted int `json:"wanted,omitempty"` // wanted port; 0 means any
 	Port   int `json:"port"`
 }
 
 // ports assigns host ports to the listeners and processes of all Gateways. A UDP port and a TCP port with the same
 // number are independent.
 type ports struct {
-	chosen map[string]assignment // by claim.key
+	chosen map[string]assignment // assignments by claim.key
 	free   func(network string, port int) bool
-	// published are the sockets in published configs, with their Gateways. No other Gateway gets such a port, even if it is
-	// free now: the dataplane of a Gateway that cannot be served as specified binds it at its next start.
+	// published are the sockets in published configs, with their Gateways. No other Gateway gets such a port, even if it
+	// is free now: the dataplane of a Gateway that cannot be served as specified binds it at its next start.
 	published map[socket]types.NamespacedName
 	// adopted are the ports that adopted dataplanes have bound, by Gateway, until the first assignment. The previous
 	// operator may have ended before it saved them in chosen, or its disk was full.
@@ -61,7 +61,7 @@ type claim struct {
 	gateway types.NamespacedName
 	user    string // a listener, useMetrics or useHealth
 	network string // udp or tcp
-	wanted  int    // 0: any
+	wanted  int    // wanted port; 0 means any
 	keeps   bool   // the claim keeps its assigned ports, unless another claim of the Gateway wants them
 }
 
@@ -177,7 +177,6 @@ func (d *draft) recordBound(all []claim) {
 	}
 }
 
-// keep keeps the ports that a claim has.
 func (d *draft) keep(c claim) {
 	for key, had := range d.ports.chosen {
 		if c.matches(key) {
@@ -203,8 +202,8 @@ func (d *draft) place(c claim, port int) {
 	d.taken[socket{c.network, port}] = true
 }
 
-// usable reports whether a port can be assigned to a claim: the port is not assigned to another claim, it is either free
-// or bound by the process of the same Gateway, and no other Gateway has published it.
+// usable reports whether a port can be assigned to a claim: the port is not assigned to another claim, it is either
+// free or bound by the process of the same Gateway, and no other Gateway has published it.
 func (d *draft) usable(c claim, port int) bool {
 	owner, published := d.ports.published[socket{c.network, port}]
 	return !d.taken[socket{c.network, port}] && d.bindable(c, port) && (!published || owner == c.gateway)

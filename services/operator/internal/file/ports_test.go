@@ -190,8 +190,8 @@ func TestOperatorsWithFoldersOfTheirOwnDoNotMeet(t *testing.T) {
 	}
 }
 
-// A Gateway that cannot be served as specified keeps its published port, although its spec has another one and no process
-// has bound it: no other Gateway gets the port, also after a restart.
+// A Gateway that cannot be served as specified keeps its published port, although its spec has another one and no
+// process has bound it: no other Gateway gets the port, also after a restart.
 func TestPublishedPortsAreKept(t *testing.T) {
 	for name, restart := range map[string]bool{"running": false, "restarted": true} {
 		s := newSite(t)

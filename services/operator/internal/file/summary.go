@@ -90,7 +90,6 @@ func (s *summary) check(c contents, t translation) {
 	slices.SortStableFunc(s.problems, lint.Compare)
 }
 
-// documentErrors returns the number of errors in documents.
 func (s *summary) documentErrors() (n int) {
 	for _, p := range s.problems {
 		if p.Severity == decode.Error {

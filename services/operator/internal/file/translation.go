@@ -193,8 +193,8 @@ func (l *loop) keep(key types.NamespacedName, why string) {
 	l.ensureProcess(key)
 }
 
-// ensureProcess starts a dataplane process for a Gateway with a problem if none is running, provided that this run or
-// the previous one has started one: the operator may not manage the dataplane of the Gateway.
+// ensureProcess starts a dataplane process for a Gateway with a problem if none is running. It starts none if neither
+// this run nor the previous one has started one, because the operator does not manage the dataplane of every Gateway.
 func (l *loop) ensureProcess(key types.NamespacedName) {
 	if l.dataplanes.HasLastGood(key) {
 		l.dataplanes.Ensure(key)
@@ -280,7 +280,7 @@ func (l *loop) addRevocations(key types.NamespacedName, more []credential.Revoca
 	}
 	next := current.Clone()
 	next.Auth.Revocations = credential.MergeRevocations(append(next.Auth.Revocations, more...))
-	if next.Validate() != nil { // the union has too many
+	if next.Validate() != nil { // the union exceeds the maximum
 		return nil
 	}
 	return l.replace(key, next)

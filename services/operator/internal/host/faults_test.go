@@ -90,7 +90,7 @@ func TestHolderOfAPort(t *testing.T) {
 	}
 	tcp, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
-		tcp, err = net.Listen("tcp", "127.0.0.1:0") // a host without IPv6
+		tcp, err = net.Listen("tcp", "127.0.0.1:0") // the host has no IPv6
 	}
 	if err != nil {
 		t.Fatal(err)

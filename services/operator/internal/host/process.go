@@ -28,10 +28,10 @@ const maxLogBytes = 10 << 20
 
 // command is the command by which a process is started.
 type command struct {
-	Name string // of the log file
+	Name string // name of the log file
 	Path string
 	Args []string
-	Env  []string // in addition to environment
+	Env  []string // variables in addition to environment()
 	// Bound makes the kernel kill the process when the operator ends.
 	Bound bool
 }
@@ -112,8 +112,8 @@ type process struct {
 
 // processSettings are the settings that all processes have in common.
 type processSettings struct {
-	logs      string        // folder
-	grace     time.Duration // between SIGTERM and SIGKILL
+	logs      string        // folder of the log files
+	grace     time.Duration // time between SIGTERM and SIGKILL
 	poll      time.Duration // interval at which the program file is checked
 	log       *slog.Logger
 	changed   func() // called after each change of health; must not block

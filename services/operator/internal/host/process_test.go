@@ -65,7 +65,7 @@ func play(role string) int {
 		for range signals {
 		}
 	case "operator":
-		// Starts a process and exits, so that the kernel kills the process if it is bound.
+		// This role starts a process and exits, so that the kernel kills the process if it is bound.
 		c, changed := player("serve", os.Getenv(stateVariable)), make(chan struct{}, 1)
 		c.Bound = os.Getenv("STUNNER_TEST_BOUND") != ""
 		p := newProcess(c, processSettings{logs: os.Getenv("STUNNER_TEST_LOGS"), grace: time.Second, poll: time.Second,

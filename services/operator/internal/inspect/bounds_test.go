@@ -64,7 +64,8 @@ func TestParallelRequestsAreBounded(t *testing.T) {
 						asking.Add(-1)
 					},
 				}})
-				askAs(a, c.caller(0), gatewaysPath+"media/door/config", c.source(0)) // its credential is known now
+				// this request makes the credential known
+				askAs(a, c.caller(0), gatewaysPath+"media/door/config", c.source(0))
 				var group sync.WaitGroup
 				for i := range 1_000 {
 					group.Go(func() {
@@ -169,7 +170,7 @@ func TestRequestRateIsBounded(t *testing.T) {
 		{"127.0.0.1:1", "ada", 100},
 		{"[::1]:1", "ada", 100},
 		{"127.0.0.1:1", "invented", sourceBurst},
-		{"10.0.0.2:1", "invented", 100}, // a replica
+		{"10.0.0.2:1", "invented", 100}, // the address of a replica
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			authorized := 0

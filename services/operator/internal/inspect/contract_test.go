@@ -17,8 +17,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// G-10: the OpenAPI document of the inspection API contains the served paths and methods, the codes of refusals, and the
-// fields of every answer.
+// G-10: the OpenAPI document of the inspection API contains the served paths and methods, the codes of refusals, and
+// the fields of every answer.
 func TestContractIsWrittenDown(t *testing.T) {
 	data, err := os.ReadFile("../../../../openapi/inspection.yaml")
 	if err != nil {

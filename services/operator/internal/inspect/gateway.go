@@ -111,8 +111,8 @@ func encodeList(w io.Writer, list inspection.List) error {
 	return nil
 }
 
-// masked returns a target for logs, with hashes of the user and the client. Equal values have equal hashes in the log of
-// this process.
+// masked returns a target for logs, with hashes of the user and the client. Equal values have equal hashes in the log
+// of this process.
 func (a *API) masked(target string) string {
 	path, raw, _ := strings.Cut(target, "?")
 	query, err := url.ParseQuery(raw)

@@ -156,7 +156,7 @@ type API struct {
 	unknown    limiter[netip.Prefix]
 	callers    limiter[callerKey]
 	namespaces limiter[string]
-	requests   limiter[bool] // by whether ?local=true is set
+	requests   limiter[bool] // the key is whether ?local=true is set
 	lines      ratelimit.Lines
 	// hashKey is the key of hashes in logs.
 	hashKey []byte
@@ -257,7 +257,9 @@ func (a *API) admit(
 			"%d requests of this caller are in progress: wait until one of them has ended", limit)
 	}
 	defer a.callers.leave(caller)
-	if !c.local { // before the slot of all namespaces, so that requests that wait for one namespace take no slot of all namespaces
+	// This slot comes before the slot of all namespaces, so that requests that wait for one namespace take no slot of all
+	// namespaces.
+	if !c.local {
 		if !a.namespaces.enter(r.Context(), c.namespace, maxPerNamespace) {
 			return errorf(http.StatusTooManyRequests,
 				"%d inspection requests for namespace %q are in progress: try again later", maxPerNamespace, c.namespace)

@@ -73,7 +73,7 @@ func (l *limiter[K]) queue(key K, limit int) *slots {
 	return s
 }
 
-// leave ends a request that enter counted.
+// leave ends a request that was counted by enter.
 func (l *limiter[K]) leave(key K) { <-l.remove(key).taken }
 
 func (l *limiter[K]) remove(key K) *slots {
@@ -136,7 +136,6 @@ type source struct {
 	replica bool
 }
 
-// sourceOf returns the source of a request.
 func (a *API) sourceOf(r *http.Request) source {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

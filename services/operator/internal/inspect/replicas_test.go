@@ -12,7 +12,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// replica is another replica.
 type replica struct {
 	*httptest.Server
 	*pods

@@ -28,8 +28,8 @@ const (
 	maxCachedAccess = 5_000
 )
 
-// accessReviews makes SubjectAccessReview requests to the API server. Concurrent and repeated requests for one token and
-// right share a result.
+// accessReviews makes SubjectAccessReview requests to the API server. Concurrent and repeated requests for one token
+// and right share a result.
 type accessReviews struct {
 	review func(context.Context, *authorizationv1.SubjectAccessReview) (bool, error)
 	// shared combines concurrent reviews of one token and right into one.

@@ -221,7 +221,7 @@ func (r *authorizer) podGrant(
 	if !ok || string(pod.UID) != bound.UID || accountPrefix+namespace+":"+pod.Spec.ServiceAccountName != account {
 		return discovery.Grant{}, true, nil
 	}
-	if pod.Spec.NodeName == "" { // the watch may be late
+	if pod.Spec.NodeName == "" { // the watch may not have delivered the node yet
 		return discovery.Grant{}, true, fmt.Errorf("authorize pod %s: %w: it has no node",
 			resource.KeyOf(pod), discovery.ErrUndecided)
 	}

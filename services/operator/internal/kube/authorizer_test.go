@@ -349,7 +349,7 @@ func TestKeysAreFetchedOnceForAll(t *testing.T) {
 			if got := comes(step.by, 20); got != step.served {
 				t.Errorf("%s: %d are served, want %d", step.name, got, step.served)
 			}
-			time.Sleep(2 * time.Second) // a fetch in the background
+			time.Sleep(2 * time.Second) // the fetch in the background ends
 			if got := a.fetches.Load(); got != step.fetches {
 				t.Errorf("%s: fetched %d times, want %d", step.name, got, step.fetches)
 			}
@@ -401,7 +401,7 @@ func TestEachTokenIsReviewedOnce(t *testing.T) {
 		}
 		time.Sleep(acceptedTTL)
 		failure = errors.New("connection refused")
-		for round := int64(2); round < 4; round++ { // an error is not cached
+		for round := int64(2); round < 4; round++ { // each round makes another review, because errors are not cached
 			time.Sleep(time.Minute)
 			if _, err := a.authorize(shows(t, tokens[0])); !errors.Is(err, discovery.ErrUndecided) ||
 				a.questions.Load() != readers+round-1 {
@@ -484,7 +484,7 @@ func TestAuthorizer_PodAddress(t *testing.T) {
 	for name, c := range map[string]struct {
 		pods []*corev1.Pod
 		from string
-		want string // the ID of the grant
+		want string // ID of the grant
 		err  bool
 	}{
 		"its address":             {[]*corev1.Pod{relay}, "192.0.2.7:4711", "media/edge", false},

@@ -20,7 +20,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// endpoint returns an endpoint of a pod.
 func endpoint(pod string, ready, ends bool) discoveryv1.Endpoint {
 	return discoveryv1.Endpoint{
 		Addresses: []string{"192.0.2.1"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: pod},

@@ -64,7 +64,6 @@ func newEventRecorder(
 	}, nil
 }
 
-// event is one event of an object.
 type event struct {
 	// field is the field path of the part of the object that the event concerns; empty for the whole object.
 	field          string

@@ -106,7 +106,7 @@ func TestInspectionNeedsATokenAndARight(t *testing.T) {
 		account      string // the account that a review of a discovery token returns
 		away, denied error
 		code         int
-		want         string // in the error, or the caller
+		want         string // a part of the error, or the name of the caller
 		reviews      [3]int64
 	}{
 		"no token":       {right: sessions, code: 401, want: "no token: send a token for the API server"},
@@ -265,7 +265,7 @@ func TestInspectionReviewsAreShared(t *testing.T) {
 			}
 		}
 		time.Sleep(inspectionTTL)
-		p.mayGetInMedia = "" // the right is revoked
+		p.mayGetInMedia = "" // this change revokes the right
 		if got := come(10, one); got != 0 || p.tokens.Load() != 2 || p.rights.Load() != 2 {
 			t.Errorf("%d allowed after %d and %d reviews", got, p.tokens.Load(), p.rights.Load())
 		}

@@ -42,7 +42,7 @@ type inspectedReplica struct {
 	reviewed []string
 }
 
-// reviews returns clients of an API server that knows the token of-ada, and on which ada may read everything.
+// reviews returns a client of an API server that knows the token of-ada. Its user, ada, may read everything.
 func (r *inspectedReplica) reviews() *fake.Clientset {
 	clients := fake.NewClientset()
 	clients.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -62,8 +62,8 @@ func (r *inspectedReplica) reviews() *fake.Clientset {
 	return clients
 }
 
-// A replica answers for pods that are connected to another replica. It finds that replica in the EndpointSlices, verifies
-// its certificate, and uses its own token.
+// A replica answers for pods that are connected to another replica. It finds that replica in the EndpointSlices,
+// verifies its certificate, and uses its own token.
 func TestInspectionCoversAllReplicas(t *testing.T) {
 	const account = "stunner-system:operator"
 	s, dir, now := newSigner(t, "first"), t.TempDir(), time.Now()

@@ -133,7 +133,7 @@ func (i *installations) step(ctx context.Context, settling bool) error {
 		}
 	}
 	if arbitrate(claims, i.known()).paused() {
-		i.writer.setHeld(true) // before the requests below
+		i.writer.setHeld(true) // hold the writer before the requests below
 	}
 	i.observeLeases(ctx, claims)
 	known := i.known()

@@ -68,8 +68,8 @@ func newIntake(total int, log *slog.Logger) *intake {
 		accounts: map[string]*account{}}
 }
 
-// Shares of the total that one namespace may use. All cluster-scoped objects except Namespaces together have the share of
-// one namespace.
+// Shares of the total that one namespace may use. All cluster-scoped objects except Namespaces together have the share
+// of one namespace.
 const (
 	// namespaceShare is the divisor for the largest part of a namespace.
 	namespaceShare = 4
@@ -197,8 +197,8 @@ func (i *intake) remove(o resource.Object) {
 	i.prune(name, a)
 }
 
-// certificateCopies is how often the operator has the certificates of a Gateway in memory: encoded in the config, in the
-// frame for readers, and while the standby Secret is written.
+// certificateCopies is how often the operator has the certificates of a Gateway in memory: encoded in the config, in
+// the frame for readers, and while the standby Secret is written.
 const certificateCopies = 3
 
 // certificatesOf identifies the certificates in the config of a Gateway in an account.
@@ -239,7 +239,6 @@ func (i *intake) prune(name string, a *account) {
 	}
 }
 
-// account returns the account with this name.
 func (i *intake) account(name string) *account {
 	a := i.accounts[name]
 	if a == nil {

@@ -138,7 +138,7 @@ func TestUnreadVersionLeavesThePreviousOneInForce(t *testing.T) {
 	if in.used != 0 || len(in.accounts) != 0 {
 		t.Errorf("%d bytes after the deletion", in.used)
 	}
-	other := in.admit(route("3", 700_000)) // 900 kB of 1 MiB
+	other := in.admit(route("3", 700_000)) // then 900 kB of 1 MiB are in use
 	waiting := route("4", 700_000)
 	waiting.Name, waiting.UID = "waiting", "2"
 	if resource.Unread(other) != "" || resource.Unread(in.admit(waiting)) == "" {

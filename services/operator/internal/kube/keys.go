@@ -141,7 +141,6 @@ func (k *tokenKeys) start() <-chan singleflight.Result {
 	})
 }
 
-// tokenClaims are the claims of a ServiceAccount token.
 type tokenClaims struct {
 	jwt.RegisteredClaims
 	Kubernetes struct {

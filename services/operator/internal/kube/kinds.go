@@ -100,7 +100,6 @@ func isWorkload(o client.Object) bool {
 	return false
 }
 
-// isService reports whether an object is a Service.
 func isService(o client.Object) bool {
 	_, is := o.(*corev1.Service)
 	return is

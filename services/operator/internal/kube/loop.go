@@ -208,7 +208,7 @@ func (l *loop) observeUnread(c objectChange, affected map[translate.ObjectRef]st
 	}
 	before := ref.Object(l.view)
 	if before != nil && before.GetUID() != c.object.GetUID() {
-		before = nil // another object of the same name
+		before = nil // the view has another object of the same name
 	}
 	if before != nil && before.GetResourceVersion() == c.object.GetResourceVersion() && resource.Unread(before) == "" {
 		return nil // the object was read in the meantime
@@ -427,9 +427,9 @@ func (l *loop) keepPublished(ref translate.ObjectRef, restored *config.Config) (
 	return true
 }
 
-// revoked returns the published config of a Gateway with the revocations that are in force now, if they differ; otherwise
-// nil. The Gateway is translated again when its Revocations change, although its translation may panic before it reads
-// them.
+// revoked returns the published config of a Gateway with the revocations that are in force now, if they differ;
+// otherwise nil. The Gateway is translated again when its Revocations change, although its translation may panic before
+// it reads them.
 func (l *loop) revoked(ref translate.ObjectRef, restored *config.Config) (c *config.Config) {
 	opt, dependencies := l.optionsFor(ref), resource.Facts{}
 	opt.Published = cmp.Or(restored, opt.Published)
@@ -440,7 +440,6 @@ func (l *loop) revoked(ref translate.ObjectRef, restored *config.Config) (c *con
 	return c
 }
 
-// optionsFor returns the options for the translation of an object.
 func (l *loop) optionsFor(ref translate.ObjectRef) translate.Options {
 	opt, key := l.options, ref.NamespacedName
 	opt.Now = metav1.Now()

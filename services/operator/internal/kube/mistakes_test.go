@@ -18,9 +18,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// The published config of a Gateway stays while an object that it needs is deleted, has another name, or is created again
-// with a mistake, also after a restart of the operator at each of these steps. When the object is correct again, the
-// config is that from before.
+// The published config of a Gateway stays while an object that it needs is deleted, has another name, or is created
+// again with a mistake, also after a restart of the operator at each of these steps. When the object is correct again,
+// the config is that from before.
 func TestMistakesKeepThePublishedConfig(t *testing.T) {
 	class, gc, d, gw, secret := onHosts(gatewayKey.Name, time.Unix(1_900_000_000, 0), gwapiv1.Listener{Name: "udp", Port: 3478, Protocol: "TURN-UDP"})
 	secret.Namespace = "keys"
@@ -98,7 +98,7 @@ func TestMistakesKeepThePublishedConfig(t *testing.T) {
 			existing[idOf(o)] = o
 			put(running, o)
 		}
-		if row.object != resource.Object(gw) { // the config of a Gateway ends with it
+		if row.object != resource.Object(gw) { // the deletion of the Gateway itself would end its config
 			delete(existing, idOf(row.object))
 			gone := row.object
 			if s, is := gone.(*corev1.Secret); is {
@@ -106,7 +106,7 @@ func TestMistakesKeepThePublishedConfig(t *testing.T) {
 			}
 			running.applyAll([]objectChange{{object: gone, deleted: true}}, &task{})
 			expect("is deleted")
-			if row.object != resource.Object(grant) { // a grant has any name
+			if row.object != resource.Object(grant) { // the name of a ReferenceGrant has no effect
 				again(func(o resource.Object) { o.SetName("renamed") })
 				expect("has another name")
 			}

@@ -18,8 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// onHosts returns a Gateway in the host network, with a GatewayClass, a GatewayConfig and a Dataplane of its own, all of
-// one name. Its credentials are in a Secret.
+// onHosts returns a Gateway in the host network, with a GatewayClass, a GatewayConfig and a Dataplane of its own, all
+// of one name. Its credentials are in a Secret.
 func onHosts(name string, created time.Time, listeners ...gwapiv1.Listener) (
 	*gwapiv1.GatewayClass, *stunnerv1.GatewayConfig, *stunnerv1.Dataplane, *gwapiv1.Gateway, *corev1.Secret,
 ) {
@@ -42,8 +42,9 @@ func onHosts(name string, created time.Time, listeners ...gwapiv1.Listener) (
 	return class, gc, d, gw, s
 }
 
-// A Gateway in the host network that cannot be served as specified keeps its published ports, also if its spec no longer
-// has them, and also after a restart: its pods still run. A younger Gateway cannot have them, and its condition says why.
+// A Gateway in the host network that cannot be served as specified keeps its published ports, also if its spec no
+// longer has them, and also after a restart: its pods still run. A younger Gateway cannot have them, and its condition
+// says why.
 func TestPublishedPortsOfNodesStayTaken(t *testing.T) {
 	udp := func(name gwapiv1.SectionName, port gwapiv1.PortNumber) gwapiv1.Listener {
 		return gwapiv1.Listener{Name: name, Port: port, Protocol: "TURN-UDP"}
@@ -128,7 +129,7 @@ func TestPublishedPortsOfNodesStayTaken(t *testing.T) {
 				!strings.Contains(said.Message, `udp port 3478 of the nodes is that of listener "udp" of Gateway `+gatewayKey.String()) {
 				t.Errorf("%s: the younger Gateway says %+v", when, said)
 			}
-			// The port is free when the mistake is corrected, and the port has moved.
+			// The spec has another port now. When the mistake is corrected, the published port becomes free.
 			l.secrets.existing[resource.KeyOf(secret)] = "1"
 			l.applyAll(append(old[:4:4], objectChange{object: moved}), &task{})
 			l.fetchSecrets(t)

@@ -294,9 +294,9 @@ func (w *objectWriter) request(
 const noVersion = "1"
 
 // create applies the patch of an object that the cache does not contain. An object with its name may exist, because
-// users create objects of these kinds too and the cache contains only those with the operator's label. Server-side apply
-// would change such an object. Therefore the patch has noVersion, and the owner of the object is read from the API server
-// only if it rejects the patch.
+// users create objects of these kinds too and the cache contains only those with the operator's label. Server-side
+// apply would change such an object. Therefore the patch has noVersion, and the owner of the object is read from the
+// API server only if it rejects the patch.
 func (w *objectWriter) create(
 	ctx context.Context, c client.Client, o resource.Object, patch *unstructured.Unstructured,
 ) error {

@@ -50,7 +50,7 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 	}{
 		{"203.0.113.7", denied, 1, nil, false},
 		{"203.0.113.7", nil, 1, nil, false},
-		{"203.0.113.8", nil, 2, nil, false}, // an equal rejection
+		{"203.0.113.8", nil, 2, nil, false}, // the rejection equals the previous one
 		{"203.0.113.9", &resource.RejectionState{}, 2, []string{"203.0.113.9"}, false},
 		{"203.0.113.7", &resource.RejectionState{Serving: refused}, 3, []string{"203.0.113.9"}, true},
 	} {

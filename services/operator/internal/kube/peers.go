@@ -60,10 +60,10 @@ func (p *peerReplicas) update(endpoints []*discoveryv1.EndpointSlice) {
 	p.changed(urls)
 }
 
-// addressesOf returns the sorted addresses HOST:PORT of the other replicas, one for each. Endpoints that are not ready are
-// included, because they may still have reports. Endpoints without an IP address are skipped. A dual-stack Service has
-// an endpoint of each pod in the EndpointSlices of both families; the one with the family of this replica's address is
-// preferred.
+// addressesOf returns the sorted addresses HOST:PORT of the other replicas, one for each. Endpoints that are not ready
+// are included, because they may still have reports. Endpoints without an IP address are skipped. A dual-stack Service
+// has an endpoint of each pod in the EndpointSlices of both families; the one with the family of this replica's address
+// is preferred.
 func addressesOf(all []*discoveryv1.EndpointSlice, own string) (addresses []string) {
 	byPod, self := map[string]string{}, ""
 	ownFamily := net.ParseIP(own).To4() != nil

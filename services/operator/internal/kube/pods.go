@@ -90,9 +90,9 @@ func podAddresses(o client.Object) (addresses []string) {
 	return addresses
 }
 
-// addresses returns the IP addresses of a dataplane pod of the Gateway id; none if it is a pod of another Gateway. known
-// is false if the watch has not delivered the pod or its addresses yet. Unlike atAddress, it works for pods with host
-// network: their addresses are those of the node.
+// addresses returns the IP addresses of a dataplane pod of the Gateway id; none if it is a pod of another Gateway.
+// known is false if the watch has not delivered the pod or its addresses yet. Unlike atAddress, it works for pods with
+// host network: their addresses are those of the node.
 func (p *podIndex) addresses(id, pod string) (list []netip.Addr, known bool) {
 	select {
 	case <-p.ready:

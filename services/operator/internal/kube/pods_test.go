@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// The inspection API lists the running pods of a Gateway with the reason why one may be silent, from the trimmed pods of
-// the cache.
+// The inspection API lists the running pods of a Gateway with the reason why one may be silent, from the trimmed pods
+// of the cache.
 func TestRunningPodsHaveAReasonToBeSilent(t *testing.T) {
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "long"}}
 	over := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 2}}

@@ -33,8 +33,8 @@ type publisher struct {
 	// place of the config; nil if there is none.
 	standby func(gateway types.NamespacedName) *corev1.Secret
 
-	// nodePorts returns the ports of nodes that an earlier operator process published for a Gateway; nil if there are none.
-	// Tests may leave it out.
+	// nodePorts returns the ports of nodes that an earlier operator process published for a Gateway; nil if there are
+	// none. Tests may leave it out.
 	nodePorts func(gw *gwapiv1.Gateway) *resource.NodePorts
 
 	configs map[types.NamespacedName]config.Config
@@ -84,8 +84,8 @@ func isOwned(o client.Object, gw *gwapiv1.Gateway) bool {
 }
 
 // previousNodePorts returns the ports of nodes that an earlier operator process published for a Gateway, from its
-// ConfigMap and its workload. Unlike the standby Secret, both are in the cache, so that no younger Gateway can take a port
-// before they are known.
+// ConfigMap and its workload. Unlike the standby Secret, both are in the cache, so that no younger Gateway can take a
+// port before they are known.
 func previousNodePorts(ctx context.Context, cached client.Reader, gw *gwapiv1.Gateway) *resource.NodePorts {
 	key, m := resource.KeyOf(gw), &corev1.ConfigMap{}
 	if err := cached.Get(ctx, key, m); err != nil || !isOwned(m, gw) {
@@ -94,8 +94,8 @@ func previousNodePorts(ctx context.Context, cached client.Reader, gw *gwapiv1.Ga
 	return translate.NodePortsOf(key, shownConfig(m.Data[manifest.ConfigMapKey]), cachedWorkload(ctx, cached, gw))
 }
 
-// cachedWorkload returns the workload of a Gateway in the cache, or nil. It lists the workloads of the namespace only if
-// none has the name of the Gateway, because spec.workloadName of the Dataplane may have named it.
+// cachedWorkload returns the workload of a Gateway in the cache, or nil. It lists the workloads of the namespace only
+// if none has the name of the Gateway, because spec.workloadName of the Dataplane may have named it.
 func cachedWorkload(ctx context.Context, cached client.Reader, gw *gwapiv1.Gateway) resource.Object {
 	for _, o := range []resource.Object{&appsv1.Deployment{}, &appsv1.DaemonSet{}} {
 		if cached.Get(ctx, resource.KeyOf(gw), o) == nil && isOwned(o, gw) {

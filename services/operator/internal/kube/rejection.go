@@ -52,7 +52,6 @@ func (r rejections) keepUnknown(before rejections, deleteErr, failed error) reje
 	}
 }
 
-// rejection is one rejected object.
 type rejection struct {
 	resource.RejectedObject
 	// content identifies the rejected content of the object: the hash in appliedAnnotation, or the externalIPs.

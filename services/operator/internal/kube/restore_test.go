@@ -232,8 +232,8 @@ func TestHeldListenerSurvivesARestart(t *testing.T) {
 	}
 }
 
-// A revocation that arrives while a mistake keeps the published config in force is also in the standby Secret, from which
-// the next operator and new pods take the config.
+// A revocation that arrives while a mistake keeps the published config in force is also in the standby Secret, from
+// which the next operator and new pods take the config.
 func TestRevocationAtAHeldGatewayIsStored(t *testing.T) {
 	objects := withUID(collision())
 	good := startWith(t, objects...).published.current(gatewayKey)

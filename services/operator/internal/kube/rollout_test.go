@@ -41,7 +41,7 @@ func (r reporter) FollowReports(ctx context.Context, each func(discovery.ReportC
 var gatewayKey = types.NamespacedName{Namespace: "media", Name: "edge"}
 
 // A state is sent only if it lasts: rollouts in progress, pods that connect or disconnect, and numbers of allocations
-// send nothing (§8.4 rule 4).
+// send nothing.
 func TestTheRolloutStateIsSentRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -22,8 +22,8 @@ const (
 )
 
 // withReplicas returns a copy of a wanted Deployment with replicasAnnotation. It removes spec.replicas if another field
-// manager has set the field through the scale subresource, as a HorizontalPodAutoscaler does, since the number in the
-// Dataplane was changed last. The operator and the autoscaler would otherwise revert each other. scaledBy is the name
+// manager, such as a HorizontalPodAutoscaler, has set the field through the scale subresource after the last change of
+// the number in the Dataplane. The operator and the autoscaler would otherwise revert each other. scaledBy is the name
 // of that field manager. Other objects are returned as they are.
 func (w *objectWriter) withReplicas(
 	ctx context.Context, o resource.Object,

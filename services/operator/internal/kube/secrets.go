@@ -16,8 +16,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// secretFetcher fetches the Secrets that translations need, those of each namespace in turn. The content of other Secrets never enters the process,
-// except Secrets that the operator itself writes, because the watch of all Secrets delivers only metadata.
+// secretFetcher fetches the Secrets that translations need. Namespaces take turns. The content of other Secrets never
+// enters the process, because the watch of all Secrets delivers only metadata. The Secrets that the operator itself
+// writes are an exception.
 type secretFetcher struct {
 	reader client.Reader
 	inbox  *inbox
@@ -146,7 +147,8 @@ func (s *secretFetcher) fetch(ctx context.Context, key types.NamespacedName) {
 	}
 	c := objectChange{object: s.intake.admit(secret)}
 	if c.object == secret {
-		c.certificate = resource.ParseCertificate(secret) // here, because it takes milliseconds for a large key
+		// parsing a large key takes milliseconds, so the loop does not do it
+		c.certificate = resource.ParseCertificate(secret)
 	}
 	s.inbox.put(c)
 }

@@ -91,7 +91,7 @@ func TestTheLeaderGeneratesCredentials(t *testing.T) {
 	late := add("brought")
 	late.leading.Store(true)
 	step(late)
-	// the cache was outdated
+	// create gets the error AlreadyExists, as if the cache were outdated.
 	if err := late.create(t.Context(), &corev1.Secret{ObjectMeta: late.meta(), Data: first.Data}); err != nil {
 		t.Error(err)
 	}

@@ -31,7 +31,7 @@ type wideGateway struct {
 	ref     translate.ObjectRef
 	// whole makes each change a translation of everything, and shares nothing with the config before.
 	whole     bool
-	endpoints int // of a route
+	endpoints int // endpoints of each route
 }
 
 func newWideGateway(tb testing.TB, routes, endpoints int, whole bool) *wideGateway {
@@ -157,7 +157,7 @@ func processorTime(b *testing.B) time.Duration {
 // a translation of everything, and with a translation of the changed route only.
 func BenchmarkWideChange(b *testing.B) {
 	for _, shape := range wideGateways {
-		var whole time.Duration // of one change
+		var whole time.Duration // time of one change
 		for _, mode := range []string{"whole", "endpoints"} {
 			b.Run(shape.name+"/"+mode, func(b *testing.B) {
 				w := newWideGateway(b, shape.routes, shape.endpoints, mode == "whole")

@@ -27,7 +27,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	a.next(false)
 	good := unitIn(translate.KindGateway, "good", 0)
 	a.add(map[translate.ObjectRef]struct{}{good: {}})
-	a.add(map[translate.ObjectRef]struct{}{good: {}}) // again while it is queued
+	a.add(map[translate.ObjectRef]struct{}{good: {}}) // adding a queued object has no effect
 	seen := 0
 	for i := 0; ; i++ {
 		u, ok := a.next(false)

@@ -59,7 +59,7 @@ func TestServicesAndWorkloadsAreCreatedFirst(t *testing.T) {
 		e := newEdge(t)
 		var order []string
 		e.refuse = func(o runtime.ApplyConfiguration) error {
-			time.Sleep(10 * time.Millisecond) // the duration of a request
+			time.Sleep(10 * time.Millisecond) // a request takes this long
 			e.writer.mu.Lock()
 			defer e.writer.mu.Unlock()
 			order = append(order, o.(interface{ GetKind() string }).GetKind())
@@ -71,7 +71,7 @@ func TestServicesAndWorkloadsAreCreatedFirst(t *testing.T) {
 			e.wantsOf(fmt.Sprint("g", i), 3)
 		}
 		time.Sleep(settleTime / 2)
-		for i := range gateways { // translated again
+		for i := range gateways { // each Gateway is translated again
 			e.wantsOf(fmt.Sprint("g", i), 3)
 		}
 		time.Sleep(time.Minute)
@@ -119,7 +119,7 @@ func TestWritesOfNamespacesTakeTurns(t *testing.T) {
 	}
 	add("quiet", 1, false)
 	last := add("quiet", 2, false)
-	add("quiet", 2, true) // its Service was deleted
+	add("quiet", 2, true) // the Service of the Gateway was deleted
 	pop := func() translate.ObjectRef {
 		ref := turns.Pop()
 		turns.done(ref)
@@ -333,7 +333,7 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 		wrote("the first", 1)
 		ends()
 
-		wants("10.0.0.2", "a") // without a leader
+		wants("10.0.0.2", "a") // this process is not the leader
 		ends = e.leads()
 		for range 10 {
 			time.Sleep(standbyPause / 20)
@@ -343,7 +343,7 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 		wants("10.0.0.3", "a")
 		time.Sleep(standbyPause / 2)
 		wrote("within the pause", 1)
-		ownedHandler{e.writer}.OnUpdate(nil, secret()) // the own write
+		ownedHandler{e.writer}.OnUpdate(nil, secret()) // the watch delivers the write of this process
 		time.Sleep(2 * standbyPause)
 		wrote("afterwards", 0)
 		if old, _, err := config.Unpack(secret().Data[manifest.StandbyDataKey]); err != nil ||
@@ -388,7 +388,7 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 			}
 		}
 		revokes("a revocation while the config is frozen", "ada")
-		delete(e.writer.desired, e.unit) // as after a restart
+		delete(e.writer.desired, e.unit) // after a restart there is no desired state
 		revokes("a revocation while the config is restored", "bob")
 
 		e.writer.setStandbyKeys([][]byte{[]byte("new"), []byte("old")})

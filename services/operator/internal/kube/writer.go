@@ -73,7 +73,7 @@ func (w *writer) set(ref translate.ObjectRef, want desired) {
 		want.keepReplicas, want.takeOver, want.frozen = before.keepReplicas, before.takeOver, before.complete
 	}
 	if known && reflect.DeepEqual(before, want) {
-		return // already written or queued
+		return // the state is already written or queued
 	}
 	w.desired[ref] = want
 	if known && reflect.DeepEqual(before.withoutEndpoints(), want.withoutEndpoints()) {
@@ -201,7 +201,7 @@ func (w *writer) lead(ctx context.Context) {
 	group.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for ref := range w.rejections.of { // without the lease, this process does not detect that a rejection has ended
+	for ref := range w.rejections.of { // without the lease, this process does not learn when a rejection ends
 		w.rejections.set(ref, rejections{})
 	}
 }

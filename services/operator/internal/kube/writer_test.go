@@ -69,8 +69,8 @@ type patch interface {
 	IsApplyConfiguration()
 }
 
-// likeServer handles the resource version of a patch as the API server does, and the fake one does not: it is ignored if
-// the object does not exist.
+// likeServer handles the resource version of a patch as the API server does, and the fake one does not: it is ignored
+// if the object does not exist.
 func likeServer(ctx context.Context, c client.Client, p patch) error {
 	if p.GetResourceVersion() == "" {
 		return nil

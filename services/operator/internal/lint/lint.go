@@ -84,7 +84,7 @@ func (c *checker) contain(o resource.Object, check func()) (ok bool) {
 	}
 	id := identityOf(o)
 	at, located := c.located[id]
-	if !located { // an object of the chart that an object in the files refers to
+	if !located { // the object is supplied: it is an object of the chart
 		at = c.Objects[0]
 	}
 	c.addAt(at, decode.Error, "", finding.Errorf("report this to the developers",

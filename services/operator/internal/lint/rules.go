@@ -129,7 +129,8 @@ func (c *checker) route(r *resource.Route) {
 	}
 }
 
-// hasEndpoints reports whether the files contain endpoints of a Service. Kubernetes copies Endpoints to an EndpointSlice.
+// hasEndpoints reports whether the files contain endpoints of a Service. Kubernetes copies Endpoints to an
+// EndpointSlice.
 func (c *checker) hasEndpoints(service types.NamespacedName) bool {
 	if len(c.view.EndpointSlicesOf(service)) > 0 || c.view.Host() != nil && c.view.Gateway(service) != nil {
 		return true

@@ -9,7 +9,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// OnOtherNodes reports whether the pods of a Dataplane and existing pods are on different nodes, as OnDifferentNodes does.
+// OnOtherNodes reports whether the pods of a Dataplane and existing pods are on different nodes, as OnDifferentNodes
+// does.
 func OnOtherNodes(a *stunnerv1.Dataplane, existing corev1.PodSpec) bool {
 	return different(nodesOf(a), nodesOfPod(existing))
 }

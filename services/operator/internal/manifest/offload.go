@@ -62,7 +62,7 @@ func WithoutOffload(o runtime.Object) resource.Object {
 			continue
 		}
 		c.Capabilities.Add = nil
-		if c.RunAsUser != nil && *c.RunAsUser == 0 { // for the capabilities, see withOffload
+		if c.RunAsUser != nil && *c.RunAsUser == 0 { // withOffload sets user 0 for the capabilities
 			c.RunAsUser, c.RunAsNonRoot = nil, nil
 		}
 		return o.(resource.Object)
@@ -75,7 +75,7 @@ func CheckOffload(template *stunnerv1.Dataplane) error {
 	t := template.Spec
 	pod, err := patched(Workload{Template: template}.pod(Owner{}), t.PodTemplatePatch)
 	if err != nil {
-		return nil // CheckPatch returns the error.
+		return nil // CheckPatch returns this error
 	}
 	if t.OffloadEngine == stunnerv1.OffloadAuto && pod.Spec.HostNetwork {
 		return finding.Errorf("use TC to accept this, or None", "on the host network Auto means None, because packets that are forwarded in the kernel bypass the packet filter of the node")

@@ -44,8 +44,8 @@ func patched(pod corev1.PodTemplateSpec, patch *runtime.RawExtension) (corev1.Po
 	return result, checkPatched(pod, result)
 }
 
-// merge applies a strategic merge patch to a pod template. The library panics if the key of an element, such as the name
-// of a container, is a list or an object.
+// merge applies a strategic merge patch to a pod template. The library panics if the key of an element, such as the
+// name of a container, is a list or an object.
 func merge(template, patch []byte) (merged []byte, err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -187,7 +187,8 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 			env = append(env, corev1.EnvVar{Name: "STUNNER_HAND_OVER", Value: "true"})
 		}
 	}
-	// The endpoint of the probes until the pod gets its config: on a port of another process, stunnerd would not start.
+	// Until the pod gets its config, the endpoint of the probes has this port. With the port of another process, stunnerd
+	// would not start.
 	switch health := w.Ports.OrDefault().Health; {
 	case w.Template.Spec.DisableHealthCheck:
 		env = append(env, corev1.EnvVar{Name: "STUNNER_HEALTHCHECK_ENDPOINT", Value: "none"})

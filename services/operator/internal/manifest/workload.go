@@ -63,8 +63,8 @@ func isDaemonSet(spec stunnerv1.DataplaneSpec) bool {
 }
 
 // strategy returns the update strategy of a Deployment. With host network, a pod ends before the next one starts, as in
-// an update of a DaemonSet: an additional pod would find no node without a pod of the Gateway. Otherwise the strategy is
-// the default of Kubernetes.
+// an update of a DaemonSet: an additional pod would find no node without a pod of the Gateway. Otherwise the strategy
+// is the default of Kubernetes.
 func strategy(spec stunnerv1.DataplaneSpec) appsv1.DeploymentStrategy {
 	if !spec.HostNetwork {
 		return appsv1.DeploymentStrategy{}

@@ -131,7 +131,7 @@ func TestARepeatedReportReplacesNoNewerOne(t *testing.T) {
 			{here, []any{report("a", 1), current}, "a:1"},
 			{there, []any{current, report("a", 100)}, "a:100"},
 			{here, []any{errLost, report("a", 1), current}, "a:100"},
-			{here, []any{errLost, report("a", 2), current}, "a:2"}, // reported in the meantime
+			{here, []any{errLost, report("a", 2), current}, "a:2"}, // the pod has reported 2 in the meantime
 			{there, []any{report("a", 100)}, "a:100"},
 			{here, []any{report("a", 2)}, "a:2"},
 		}

@@ -203,7 +203,8 @@ func (v *View) setService(key types.NamespacedName, o *corev1.Service, del bool,
 }
 
 func (v *View) setSlice(key types.NamespacedName, o *discoveryv1.EndpointSlice, del bool, changed Facts) {
-	old, own := v.endpointSlices[key], Facts{} // there is no lookup of a slice by name
+	// facts of a single slice are dropped, because nothing looks up a slice by name
+	old, own := v.endpointSlices[key], Facts{}
 	if !replace(v.endpointSlices, allSlicesOf, key, o, del, own) {
 		return
 	}

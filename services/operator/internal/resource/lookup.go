@@ -131,7 +131,7 @@ func AddressBlock(a netip.Addr) netip.Prefix {
 	if a = a.Unmap(); a.Is4() {
 		bits = 24
 	}
-	block, _ := a.Prefix(bits) // the lengths are valid
+	block, _ := a.Prefix(bits) // both lengths are valid
 	return block
 }
 

@@ -13,7 +13,6 @@ import (
 // change the set of networks, so few translations depend on a new Service or pod.
 type networks map[netip.Prefix]int
 
-// replace replaces the networks of an object.
 func (n networks) replace(old, now []netip.Prefix, changed Facts) {
 	for _, p := range now {
 		if n[p]++; n[p] == 1 && !slices.Contains(old, p) {
@@ -36,8 +35,8 @@ func present(networks []netip.Prefix, exists bool) []netip.Prefix {
 	return networks
 }
 
-// Networks returns the networks of the cluster, as far as objects show them, in no particular order: the pod networks of
-// nodes, and the AddressBlock of each cluster IP and of each pod of a Service. A block that contains an address of a
+// Networks returns the networks of the cluster, as far as objects show them, in no particular order: the pod networks
+// of nodes, and the AddressBlock of each cluster IP and of each pod of a Service. A block that contains an address of a
 // node is not among them, because it may be the network of the nodes and of hosts that do not belong to the cluster.
 func (v *View) Networks() (all []netip.Prefix) {
 	v.record(theNetworks, types.NamespacedName{})

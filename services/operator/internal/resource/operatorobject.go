@@ -90,8 +90,9 @@ func (f *Rollout) DeepCopyObject() runtime.Object {
 	return &Rollout{TypeMeta: f.TypeMeta, ObjectMeta: *f.ObjectMeta.DeepCopy(), RolloutState: f.RolloutState}
 }
 
-// NodePorts are the ports of nodes that the pods of the Gateway with the same name bind according to the published config.
-// A view has one for each Gateway whose pods are in the host network. It stays while the Gateway cannot be served.
+// NodePorts are the ports of nodes that the pods of the Gateway with the same name bind according to the published
+// config. A view has one for each Gateway whose pods are in the host network. It stays while the Gateway cannot be
+// served.
 type NodePorts struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -139,8 +140,8 @@ type RejectionState struct {
 	// FormerWorkload is the workload that the operator of the existing STUNner created, while its pods may not be
 	// replaced because the Gateway does not permit it; "" if there is none.
 	FormerWorkload string
-	// ScaledBy is the field manager that has scaled the Deployment, so that spec.replicas of the Dataplane is not in force;
-	// "" if there is none.
+	// ScaledBy is the field manager that has scaled the Deployment, so that spec.replicas of the Dataplane is not in
+	// force; "" if there is none.
 	ScaledBy string
 }
 
@@ -162,7 +163,8 @@ type OverBudget struct {
 	metav1.ObjectMeta
 	// Routes are the refusals by NAMESPACE/NAME of the route.
 	Routes map[string]BudgetRefusal
-	// IgnoresRevocations means that the Gateway has no time-limited credentials. The translation of a Revocation looks it up.
+	// IgnoresRevocations means that the Gateway has no time-limited credentials. The translation of a Revocation looks it
+	// up.
 	IgnoresRevocations bool
 }
 

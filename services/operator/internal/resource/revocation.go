@@ -11,8 +11,8 @@ import (
 )
 
 // Bounds of the Revocations of a namespace: the number, and the bytes that they take in the config of a Gateway. Every
-// Gateway of the namespace has them in its config, so a namespace with many Gateways and Revocations takes their product
-// from the memory of the operator.
+// Gateway of the namespace has them in its config, so a namespace with many Gateways and Revocations takes their
+// product from the memory of the operator.
 const (
 	MaxRevocations     = 1_000
 	MaxRevocationBytes = 96 << 10

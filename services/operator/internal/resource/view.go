@@ -57,7 +57,7 @@ type View struct {
 	certificates map[types.NamespacedName]*Certificate
 
 	allNodes            lists[*corev1.Node]
-	nodeAddresses       lists[netip.Addr] // by AddressBlock
+	nodeAddresses       lists[netip.Addr] // node addresses by AddressBlock
 	networks            networks
 	nodeProviders       nodeProviders
 	gatewaysOfNamespace lists[types.NamespacedName]

@@ -22,7 +22,6 @@ const (
 	PerReplicaKey = "allocationsPerReplica"
 )
 
-// request is the content of a request.
 type request struct {
 	gateway    types.NamespacedName
 	perReplica int64

@@ -131,8 +131,8 @@ func (m routeMatcher) selects(parent gwapiv1.ParentReference, listener int) bool
 	})
 }
 
-// hold applies the published form of held listeners: the ports of Services that lead to them, and, if the selector in the
-// spec is invalid, the namespaces of their published routes.
+// hold applies the published form of held listeners: the ports of Services that lead to them, and, if the selector in
+// the spec is invalid, the namespaces of their published routes.
 func (m *routeMatcher) hold(listeners []*listener) {
 	for i, l := range listeners {
 		if l.published == nil {

@@ -56,7 +56,6 @@ func authOf(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (authent
 	return m.auth(auth)
 }
 
-// secretValue is the value of a credential.
 type secretValue struct {
 	credential.Secret
 	// from is the Secret from which the credential was read; nil if the credential is inline in the GatewayConfig.
@@ -134,9 +133,9 @@ func (m material) ephemeral(auth config.Auth) (authentication, condition.Finding
 // maxCredential is the maximum length of a user name, password or shared secret in bytes. Each config contains them.
 const maxCredential = 4 << 10
 
-// require returns a finding for a credential that is absent, empty, too long or not UTF-8. With an empty password, every
-// client would be let in. The encoding of a config replaces each byte that is not UTF-8 by the same character, so that a
-// binary secret would be another one, and easier to guess.
+// require returns a finding for a credential that is absent, empty, too long or not UTF-8. With an empty password,
+// every client would be let in. The encoding of a config replaces each byte that is not UTF-8 by the same character, so
+// that a binary secret would be another one, and easier to guess.
 func (m material) require(field string, v *secretValue) condition.Finding {
 	switch {
 	case v == nil:

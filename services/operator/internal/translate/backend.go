@@ -80,7 +80,7 @@ type backend struct {
 	resource.Backend
 	backendPolicy
 	route       *resource.Route
-	index       int // in route.Backends
+	index       int // index in route.Backends
 	clusterType config.ClusterType
 }
 

@@ -57,8 +57,8 @@ func TestAnnotationsAboutLoadBalancers(t *testing.T) {
 	}
 }
 
-// TLS ends at a load balancer of AWS in front of the listeners that its annotations select, unless the annotation of the
-// operator names listeners itself.
+// TLS ends at a load balancer of AWS in front of the listeners that its annotations select, unless the annotation of
+// the operator names listeners itself.
 func TestTLSAtLoadBalancersOfAWS(t *testing.T) {
 	for _, tc := range []struct {
 		annotations map[string]string

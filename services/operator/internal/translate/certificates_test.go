@@ -79,7 +79,7 @@ func TestCertificatesAreCountedBeforeAConfigIsBuilt(t *testing.T) {
 	gw.Spec.Listeners = append(gw.Spec.Listeners, all[1:]...)
 	gw.Generation++
 	w.view.Put(gw)
-	w.gateway() // parses the certificates
+	w.gateway() // the first translation parses the certificates
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	r := w.gateway()

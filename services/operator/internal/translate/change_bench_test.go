@@ -28,12 +28,12 @@ var liveChanges = []struct {
 	object func(gateway, turn int) resource.Object
 	units  int
 }{
-	{"EndpointSlice", liveSlice, 1}, // the Gateway
-	{"UDPRoute", liveRoute, 2},      // itself, and the Gateway
-	{"Gateway", liveGateway, 2},     // itself, and its route
+	{"EndpointSlice", liveSlice, 1}, // the Gateway is translated
+	{"UDPRoute", liveRoute, 2},      // the route and the Gateway are translated
+	{"Gateway", liveGateway, 2},     // the Gateway and its route are translated
 	{"Service", func(gateway, turn int) resource.Object {
 		return liveService(gateway, fmt.Sprint("10.96.0.", turn%250+1))
-	}, 2}, // Gateway and route
+	}, 2}, // the Gateway and the route are translated
 }
 
 func liveMeta(kind string, gateway, turn int) metav1.ObjectMeta {

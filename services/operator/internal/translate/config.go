@@ -57,8 +57,8 @@ func (d draft) offloadEngine(template stunnerv1.DataplaneSpec) stunnerv1.Offload
 	return template.OffloadEngine
 }
 
-// adminEndpoints returns the URLs of the metrics and health check endpoints. In a pod, annotations of the Gateway set the
-// ports. On a host, the file provider allocates ports for each process.
+// adminEndpoints returns the URLs of the metrics and health check endpoints. In a pod, annotations of the Gateway set
+// the ports. On a host, the file provider allocates ports for each process.
 func (d draft) adminEndpoints(template stunnerv1.DataplaneSpec) (metrics string, health *string) {
 	if host := d.view.Host(); host != nil {
 		ports := host.Admin[resource.KeyOf(d.gateway)]

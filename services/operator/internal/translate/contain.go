@@ -6,8 +6,8 @@ import (
 )
 
 // Contain calls a function that translates an object, and reports whether it has returned. It recovers from a panic and
-// logs it, because one object must not end the process that serves all Gateways. The caller then keeps config, generated
-// objects and status as they are.
+// logs it, because one object must not end the process that serves all Gateways. The caller then keeps config,
+// generated objects and status as they are.
 func Contain(log *slog.Logger, ref ObjectRef, translate func()) (ok bool) {
 	cause, stack := Recovered(translate)
 	if cause != nil {

@@ -23,7 +23,8 @@ type draft struct {
 	auth        config.Auth
 	annotations annotations
 	listeners   []*listener
-	// unknownPorts means that pods leave ports that the published config does not have, see leaveUnknownPorts.
+	// unknownPorts means that an older Gateway, whose parameters cannot be resolved, may use the ports of the probes or
+	// the metrics, see leaveUnknownPorts.
 	unknownPorts bool
 	admission    *admission
 	clusters     []config.Cluster

@@ -74,7 +74,7 @@ func (b backend) endpointSet() endpointSet {
 	s := endpointSet{service: b.Key(), serviceName: serviceName, guard: b.guard, ports: b.portRange()}
 	s.slices = b.view.EndpointSlicesOf(b.Key())
 	for _, text := range clusterIPs(b.service()) {
-		ip, err := netip.ParseAddr(text) // "None" for a headless Service
+		ip, err := netip.ParseAddr(text) // the text is "None" for a headless Service
 		if err == nil && !slices.Contains(s.clusterIPs, ip.String()) {
 			s.clusterIPs = append(s.clusterIPs, ip.String())
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// testdata/findings.txt has the different findings of all cases. Each condition that reports a problem has at least one,
-// and each finding has a problem and a remedy.
+// testdata/findings.txt has the different findings of all cases. Each condition that reports a problem has at least
+// one, and each finding has a problem and a remedy.
 func TestFindings(t *testing.T) {
 	seen := map[string]bool{}
 	for _, file := range caseFiles(t) {

@@ -36,7 +36,6 @@ var gatewayRules = []gatewayRule{
 	{check: draft.workloadNameFree},
 }
 
-// gatewayRule is one entry of gatewayRules.
 type gatewayRule struct {
 	check rule[draft]
 	// configOnly means that the problem affects the config but not the other objects. Missing Services and a missing
@@ -127,8 +126,9 @@ func invalidInService(a netip.Addr) bool {
 type addressAnnotation struct{ name, provider string }
 
 // addressAnnotations are the annotations by which a Service requests an address from a load balancer, with the provider
-// that reads them. The value of some is the name of a reserved address or of an existing load balancer, whose address is not known here. spec.allowedAddresses then permits none, and only the GatewayConfig of
-// the class can set the annotation.
+// that reads them. The value of some annotations is the name of a reserved address or of an existing load balancer, so
+// the requested address is not known here. spec.allowedAddresses permits no such name. Only the GatewayConfig of the
+// class can set these annotations.
 var addressAnnotations = []addressAnnotation{
 	{"io.cilium/lb-ipam-ips", "Cilium"},
 	{"lbipam.cilium.io/ips", "Cilium"},

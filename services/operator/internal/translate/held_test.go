@@ -333,7 +333,7 @@ func (s *site) check(name string) (held int) {
 		case waits && i >= 0:
 			held++
 			s.checkHeld(name, s.published.Listeners[i], explained)
-		case waits: // Services may have its port
+		case waits: // a Service may have the port of the listener
 			for service, svc := range s.services {
 				for _, p := range svc.Spec.Ports {
 					if p.Name == string(spec.Name) && p.Port == int32(spec.Port) {
@@ -343,7 +343,7 @@ func (s *site) check(name string) (held int) {
 			}
 		case i >= 0:
 			s.checkServed(name, spec, s.published.Listeners[i], explained)
-		default: // its certificate was revoked
+		default: // the certificate of the listener was revoked
 			explained[fmt.Sprintf("lobby:%d/TCP", spec.Port)], explained[fmt.Sprintf(
 				"lobby-tcp:%d/TCP", spec.Port,
 			)] = true, true

@@ -87,8 +87,8 @@ func endpointPort(endpoint string) int32 {
 	return int32(port)
 }
 
-// takenHostPorts returns the ports that older Gateways use on the nodes of a Gateway. It returns none if the pods of the
-// Gateway are not in the host network, or are not managed by the operator.
+// takenHostPorts returns the ports that older Gateways use on the nodes of a Gateway. It returns none if the pods of
+// the Gateway are not in the host network, or are not managed by the operator.
 func takenHostPorts(v *resource.View, gw *gwapiv1.Gateway, p parameters, a annotations, opt Options) hostPorts {
 	if !onHosts(v, p, a) {
 		return nil
@@ -157,8 +157,8 @@ func gatewaysOnHosts(v *resource.View) (list []*gwapiv1.Gateway) {
 	return list
 }
 
-// use adds a port of a Gateway, unless another Gateway was added with it. A Gateway of another namespace than the reader
-// of the message is not named, because the reader may have no right to see it.
+// use adds a port of a Gateway, unless another Gateway was added with it. A Gateway of another namespace than the
+// reader of the message is not named, because the reader may have no right to see it.
 func (h hostPorts) use(port hostPort, use, reader string, gw *gwapiv1.Gateway) {
 	name := "a Gateway of another namespace"
 	if gw.Namespace == reader {
@@ -190,15 +190,15 @@ func (l *listener) avoidsHostPorts(taken hostPorts) condition.Finding {
 	return condition.Finding{}
 }
 
-// leaveHostPorts removes probes and metrics from the Dataplane of the Gateway if an older Gateway uses their ports on the
-// nodes. It returns notes about that.
+// leaveHostPorts removes probes and metrics from the Dataplane of the Gateway if an older Gateway uses their ports on
+// the nodes. It returns notes about that.
 func (d *draft) leaveHostPorts(taken hostPorts) []condition.Finding {
 	return d.leavePorts(taken, condition.HostPortLeft)
 }
 
-// leaveUnknownPorts removes probes and metrics that the published config does not have, if their ports may be those of an
-// older Gateway whose parameters cannot be resolved: its pods still run, perhaps on the same nodes, and a process whose
-// port is in use ends at its start. It returns notes about that.
+// leaveUnknownPorts removes probes and metrics that the published config does not have, if their ports may be those of
+// an older Gateway whose parameters cannot be resolved: its pods still run, perhaps on the same nodes, and a process
+// whose port is in use ends at its start. It returns notes about that.
 func (d *draft) leaveUnknownPorts() []condition.Finding {
 	added := processPorts(d.view, d.annotations, d.parameters)
 	maps.DeleteFunc(added, func(port int32, _ string) bool { return d.publishes(port) })

@@ -77,7 +77,7 @@ type walk struct {
 	readers resource.Readers[translate.ObjectRef]
 	results map[translate.ObjectRef]any
 	memo    translate.Memo
-	// remembered counts the translations of memo.
+	// remembered counts the translations that memo has made.
 	remembered int
 	// made counts the repeated translations. all counts the translations that would be repeated without facts.
 	made, all int

@@ -233,7 +233,8 @@ func TestAnUngrantedCertificateIsNotUsed(t *testing.T) {
 	}
 }
 
-// While a mistake keeps the published config of a listener in force, a certificate that is taken back leaves it alone.
+// While a mistake keeps the published config of a Gateway in force, a certificate whose reference is not permitted any
+// more is removed from it.
 func TestAnUngrantedCertificateLeavesAHeldConfig(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_certificate_that_is_taken_back_leaves_the_others.txtar"))
 	v := c.view()
@@ -473,7 +474,7 @@ func TestPortsOfAGatewayWithoutParametersStayTaken(t *testing.T) {
 	if notes := condition.Messages(r.Notes); !strings.Contains(fmt.Sprint(notes), "tcp port 8086 of the nodes may be that of the probes of a Gateway") {
 		t.Errorf("notes %v", notes)
 	}
-	// The ports may be those of a GatewayConfig without a Dataplane.
+	// The GatewayConfig of the older Gateway is invalid, and its annotation sets the port of the probes.
 	lobby = lobby.DeepCopy()
 	lobby.Spec.Infrastructure.ParametersRef.Name = "ports"
 	ports := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "ports"}}

@@ -31,8 +31,8 @@ type kept struct {
 	changed map[types.NamespacedName]struct{}
 }
 
-// Observe records that facts have changed on which the given translations depend. If these are not only the
-// EndpointSlices of Services, the translations of these Gateways are forgotten.
+// Observe records that facts have changed on which the given translations depend. It forgets the translation of a
+// Gateway if the facts are not only EndpointSlices of Services of its routes.
 func (m *Memo) Observe(changed resource.Facts, concerned map[ObjectRef]struct{}) {
 	services, only := changed.EndpointSlices()
 	for ref := range concerned {
@@ -80,7 +80,7 @@ func (m *Memo) keep(d draft, r Result) {
 				continue
 			}
 			if s.service == apiServer || s.service.Namespace == metav1.NamespaceSystem {
-				return // the guard reads their endpoints too
+				return // the guard reads the endpoints of these Services too
 			}
 			if !slices.Contains(k.routes[s.service], i) {
 				k.routes[s.service] = append(k.routes[s.service], i)
@@ -93,15 +93,15 @@ func (m *Memo) keep(d draft, r Result) {
 	m.kept[r.Key] = k
 }
 
-// Translate translates a Gateway again, if nothing but endpoints has changed since its last translation. The view
-// records the facts that the last translation has not looked up. It returns false if the Gateway needs a whole
-// translation.
+// Translate translates a Gateway again, if nothing but endpoints has changed since its last translation. If the view
+// records, it records only the facts that this update looks up. The facts of the last translation remain dependencies.
+// Translate returns false if the Gateway needs a whole translation.
 func (m *Memo) Translate(ref ObjectRef, v *resource.View, opt Options) (Outcome, bool) {
 	k := m.kept[ref.NamespacedName]
 	if ref.Kind != KindGateway || k == nil || len(k.changed) == 0 {
 		return Outcome{}, false
 	}
-	m.Forget(ref) // until the translation is complete
+	m.Forget(ref) // the translation is kept again when it is complete
 	k.draft.view, k.draft.opt = v, opt
 	a := k.draft.admission
 	a.look(v, opt)
@@ -153,7 +153,7 @@ func (a *admission) updateEndpoints(r *attachedRoute, clusters []config.Cluster)
 	was := *r
 	load := a.measure(r, r.floor)
 	if !found || r.tooManyEndpoints > 0 || len(r.sets) != len(was.sets) || !slices.Equal(r.listeners, was.listeners) ||
-		was.contributed != len(clusters[i].Endpoints) { // an endpoint of several slices may stay although one slice loses it
+		was.contributed != len(clusters[i].Endpoints) { // an address in several slices stays when one slice loses it
 		return false
 	}
 	var gone, come []string

@@ -34,8 +34,8 @@ func (d draft) offloadNotes() []condition.Finding {
 	return []condition.Finding{condition.OffloadDenied(d.parameters.dataplane.Name, d.gateway.Namespace, podSecurity, standard)}
 }
 
-// offloadWarning returns why spec.offloadEngine of a Dataplane is not in use as requested. Dataplanes that are processes
-// of this host have no pods, and report in their own status whether they have the capabilities.
+// offloadWarning returns why spec.offloadEngine of a Dataplane is not in use as requested. Dataplanes that are
+// processes of this host have no pods, and report in their own status whether they have the capabilities.
 func offloadWarning(v *resource.View, d *stunnerv1.Dataplane) condition.Finding {
 	engine := string(d.Spec.OffloadEngine)
 	switch d.Spec.OffloadEngine {

@@ -44,7 +44,6 @@ const (
 	allowReference mergeRule = "reference"
 )
 
-// fieldMerge is the merge rule of one field.
 type fieldMerge struct {
 	rule mergeRule
 	// merge sets the field in own to the merged value. If merge is nil, own stays unchanged.

@@ -140,7 +140,8 @@ func contains(all, some reflect.Value) bool {
 	return true
 }
 
-// A duration of the class limits an unset one of the Gateway, which has its default.
+// A duration in the GatewayConfig of the class also limits a duration that is unset in the GatewayConfig of a Gateway,
+// because that counts as its default.
 func TestADefaultTimeIsBoundToo(t *testing.T) {
 	var own, class stunnerv1.GatewayConfig
 	class.Spec.AuthLifetime, class.Spec.SessionGrace, class.Spec.CredentialOverlap = new(int32(60)), new(

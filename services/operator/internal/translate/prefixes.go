@@ -69,7 +69,8 @@ func disjoint(prefixes []netip.Prefix) (all []netip.Prefix) {
 	return all
 }
 
-// embedding is a range of IPv6 addresses that contain an IPv4 address, which begins at a byte.
+// embedding is a range of IPv6 addresses that contain an IPv4 address. The IPv4 address begins at the same byte in each
+// of them.
 type embedding struct {
 	base netip.Prefix
 	at   int
@@ -84,8 +85,8 @@ var embeddings = []embedding{
 	{netip.MustParsePrefix("2002::/16"), 2},        // 6to4, RFC 3056 §2
 }
 
-// anyEmbedding are ranges whose IPv4 addresses have no fixed place: NAT64 with a local prefix (RFC 8215) and Teredo (RFC
-// 4380), which obfuscates them.
+// anyEmbedding are ranges whose IPv4 addresses have no fixed place: NAT64 with a local prefix (RFC 8215) and Teredo
+// (RFC 4380), which obfuscates them.
 var anyEmbedding = mustParsePrefixes("64:ff9b:1::/48", "2001::/32")
 
 // withEmbedded returns prefixes in all forms of addresses: an IPv4 prefix also as IPv6 addresses that contain it.

@@ -200,8 +200,8 @@ func (c *testCase) secrets() []string {
 	return secrets
 }
 
-// A translation of its own statuses changes nothing: otherwise every write would cause another translation and another
-// write.
+// A translation of objects that already have their translated statuses changes nothing. Otherwise every write would
+// cause another translation and another write.
 func TestStatusIsAFixedPoint(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		before := translateAll(c.view(), c.options)

@@ -16,7 +16,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// revocation returns a Revocation of a user that was created some seconds after the epoch of the tests, and is in force.
+// revocation returns a Revocation of a user that was created some seconds after the epoch of the tests, and is in
+// force.
 func revocation(namespace, user string, created int) *stunnerv1.Revocation {
 	at := metav1.NewTime(now.Add(time.Duration(created-3600) * time.Second))
 	r := &stunnerv1.Revocation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: user, CreationTimestamp: at}}
@@ -72,7 +73,7 @@ func TestRevocationReachesAHeldGateway(t *testing.T) {
 }
 
 // A namespace has room for a number of Revocations and of bytes. The oldest Revocations have room. Newer Revocations
-// change nothing that is in force, and do not affect other namespaces. The condition names the room.
+// change nothing that is in force, and do not affect other namespaces. The condition names the limits.
 func TestRevocationsHaveABound(t *testing.T) {
 	c := load(t, "testdata/a_secret_with_a_shared_secret_signs_credentials.txtar")
 	key := types.NamespacedName{Namespace: "turn", Name: "lobby"}

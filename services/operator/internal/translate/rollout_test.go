@@ -114,7 +114,7 @@ func TestARejectedObjectUnsetsProgrammed(t *testing.T) {
 		if readers.Of(change(refusal), concerned); len(concerned) != 1 {
 			t.Error("the Gateway is not translated again")
 		}
-		v.Put(withStatus(v.Gateway(key), translate.Gateway(v, key, c.options).Status)) // as the provider writes it
+		v.Put(withStatus(v.Gateway(key), translate.Gateway(v, key, c.options).Status)) // the provider writes the status
 		r := translate.Gateway(v, key, c.options)
 		var got []string
 		for _, c := range r.Status.Conditions[1:] {

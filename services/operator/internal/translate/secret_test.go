@@ -176,7 +176,7 @@ func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []a
 			for _, key := range keys {
 				a := blank(authType)
 				spec := reflect.ValueOf(&a.config.Spec).Elem()
-				for _, other := range configPaths { // another credential that the value needs to be used
+				for _, other := range configPaths { // some values are used only together with another credential
 					if v := follow(spec, other[:1]); v.Type() == reflect.TypeFor[*stunnerv1.SecretValue]() {
 						v.Set(reflect.ValueOf(stunnerv1.InlineSecret("a-value-of-its-own")))
 					}

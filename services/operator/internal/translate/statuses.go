@@ -24,8 +24,8 @@ type ObjectStatus struct {
 	Problems []condition.Problem
 }
 
-// StatusesBy returns the statuses that the operator writes, first those of the given Gateways of the view, then those of
-// all other objects, which a function translates. An object for which the function returns false is left out.
+// StatusesBy returns the statuses that the operator writes, first those of the given Gateways of the view, then those
+// of all other objects, which a function translates. An object for which the function returns false is left out.
 func StatusesBy(
 	v *resource.View, gateways []Result, translate func(ObjectRef) (Outcome, bool),
 ) (all []ObjectStatus) {

@@ -200,9 +200,10 @@ type Result struct {
 	// Config is the dataplane config to publish; nil unless the decision is Served. A listener that cannot be served as
 	// specified keeps its entry of the published config.
 	Config *config.Config
-	// Revoked is the published config with the revocations that are in force now and, if the parameters can be used, without
-	// certificates whose references are not permitted any more. It is nil if the published config is that already, or if the
-	// decision is neither Held nor Classless. It is published, because neither must wait for the correction of the Gateway.
+	// Revoked is the published config with the revocations that are in force now. If the parameters can be used, it lacks
+	// the certificates whose references are not permitted any more. It is nil if the published config is already so, or if
+	// the decision is neither Held nor Classless. The provider publishes it, because revocations and removed grants must
+	// not wait for the correction of the Gateway.
 	Revoked *config.Config
 	// Named are the clusters of Config as the ConfigMap shows them: with the DNS names of Services instead of their
 	// addresses.
@@ -214,7 +215,7 @@ type Result struct {
 	// decision is Held, missing objects of Skeleton may be created, but existing ones must not be changed.
 	Skeleton []resource.Object
 	// NodePorts are the ports of nodes that the pods bind with Config; nil unless the decision is Served and the pods are
-	// in the host network. The provider keeps the last one in the view until the Gateway ends.
+	// in the host network. The provider keeps the last NodePorts of the Gateway in the view until the Gateway ends.
 	NodePorts *resource.NodePorts
 	// RelayPorts is the port range of relay sockets according to the Dataplane; zero unless the decision is Served.
 	RelayPorts config.PortRange

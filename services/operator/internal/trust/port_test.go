@@ -77,7 +77,7 @@ func secured(t *testing.T, address string, config *tls.Config) (net.Conn, error)
 
 func TestOnePortSpeaksTLSAndPlainHTTP(t *testing.T) {
 	address, who, a := port(t, func(ln net.Listener, who *Identity) net.Listener { return TLSOrPlain(ln, who.Server()) })
-	silent := plain(t, address) // must not block other clients
+	silent := plain(t, address) // this client sends nothing and must not block others
 	defer func() { _ = silent.Close() }()
 	if got := ask(t, plain(t, address)); got != "200 OK" {
 		t.Errorf("plain: %s", got)

@@ -168,7 +168,7 @@ func (s source) row(f *ast.FuncDecl) (rows string) {
 			rows += fmt.Sprintf("| `%s` | %s | %s | %s |\n", p.reason, cell(p.message), cell(meaning(f)), cell(cmp.Or(p.remedy, condition.Remedy(p.reason))))
 		}
 		last = p
-		return false // the calls inside of the chain are a part of it
+		return false // the row includes the calls inside of this call
 	})
 	return rows
 }

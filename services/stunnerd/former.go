@@ -102,8 +102,9 @@ func (in *formerReader) origin() (string, error) {
 	return cli.WithPort(address, in.value("cds-server-port", "CDS_SERVER_PORT"))
 }
 
-// splitFormer rewrites the forms of arguments that the former dataplane accepts and package flag does not: several
-// one-letter flags, or a flag with its value, in one argument, as -wv and -u16, and flags after the TURN URI.
+// splitFormer rewrites arguments in forms that the former dataplane accepts and package flag does not: several
+// one-letter flags in one argument (-wv), a one-letter flag and its value in one argument (-u16), and flags after the
+// TURN URI.
 func splitFormer(args []string, f *cli.Flags) []string {
 	var flags, others []string
 	for i := 0; i < len(args); i++ {

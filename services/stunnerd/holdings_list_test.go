@@ -51,7 +51,7 @@ type source struct {
 	packages map[string]*types.Package // by the last element of the import path
 	files    []*ast.File
 	info     types.Info
-	names    map[types.Object]string // of the candidates
+	names    map[types.Object]string // the names of the candidates
 	writes   map[types.Object]string // the first write of unknown size
 }
 

@@ -14,10 +14,9 @@ import (
 // table lists all memory that input can make the process hold.
 const table = "internal/session/holdings.txt"
 
-// leftByRows is the maximum memory in KiB of all rows of process together. leftByParts is the maximum part of the
-// memory of sessions of all rows of memory together: a sixteenth for the copies of sessions of other pods, and a 32nd
-// for the usage of the last hour. Both fit into the quarter of the memory limit that sessionMemory leaves, with the
-// smallest usual limit of 64 MiB.
+// leftByRows is the maximum sum of the rows "process N KiB". leftByParts is the maximum sum of the rows "memory/N",
+// which are parts of the memory of sessions. Together, leftByRows and leftByParts fit into the memory that
+// sessionMemory leaves for other purposes, with the smallest usual memory limit of 64 MiB.
 const (
 	leftByRows  = 18 << 10
 	leftByParts = 7.0 / 32

@@ -75,8 +75,8 @@ func sessionMemory(limit int64) int64 {
 
 // growFiles makes room for the sockets of a number of clients, at most two each, in the table of file descriptors. When
 // a process with threads opens a descriptor for which the table has no room, the kernel waits for all processors before
-// it replaces the table. That takes milliseconds, at 64, 256, 512 descriptors and so on, and during that time the
-// reader that opens the socket does not read the datagrams of other clients.
+// it replaces the table. The replacement takes milliseconds, at 64, 256, 512 descriptors and so on, and during that
+// time the reader that opens the socket does not read the datagrams of other clients.
 func growFiles(clients int) error {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {

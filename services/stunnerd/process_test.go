@@ -24,8 +24,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// asProgram makes this test binary run as stunnerd, so that the tests cover the process, signals and exit code. With the
-// value withOrphan, the process adopts an orphan first.
+// asProgram makes this test binary run as stunnerd, so that the tests cover the process, signals and exit code. With
+// the value withOrphan, the process adopts an orphan first.
 const asProgram = "STUNNERD_AS_PROGRAM"
 
 func TestMain(m *testing.M) {

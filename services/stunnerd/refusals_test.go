@@ -28,8 +28,8 @@ var families = map[meter.Family]struct {
 	meter.Configs:  {"configs", []string{telemetry.ConfigRejected}},
 }
 
-// TestEveryReasonIsDocumented compares the reasons and their texts with the tables in docs/reference/reasons.md, in both
-// directions. Package meter has the tests of the log lines.
+// TestEveryReasonIsDocumented compares the reasons and their texts with the tables in docs/reference/reasons.md, in
+// both directions. Package meter has the tests of the log lines.
 func TestEveryReasonIsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference/reasons.md")
 	if err != nil {
@@ -76,8 +76,8 @@ var notRefusals = map[string]string{
 // closes are the expressions that close the connection of a client.
 var closes = regexp.MustCompile(`^(\w+\.)*(raw|conn|stream)\.Close$`)
 
-// TestEveryPlaceThatRefusesHasAReason finds places in the source that refuse a request, or close a connection, without a
-// reason, and reasons for which nothing is refused.
+// TestEveryPlaceThatRefusesHasAReason finds places in the source that refuse a request, or close a connection, without
+// a reason, and reasons for which nothing is refused.
 func TestEveryPlaceThatRefusesHasAReason(t *testing.T) {
 	used, excused := map[string]bool{}, map[string]bool{}
 	files, err := filepath.Glob("internal/*/*.go")
@@ -137,7 +137,7 @@ func inspectPlaces(t *testing.T, set *token.FileSet, pkg string, d ast.Decl, use
 			case strings.HasSuffix("."+method, ".drop"), strings.HasSuffix(method, "DropNote"):
 				counted = true
 			case strings.HasSuffix(method, "eter.Drop"), strings.HasSuffix(called, "eter().Drop"), strings.HasSuffix(method, "eter.Refuse"):
-				if pkg != "follower" { // which logs the error of the config
+				if pkg != "follower" { // package follower logs the error of the config itself
 					t.Errorf("%s counts without a log line: use DropNote, RefuseNote or Decline", set.Position(n.Pos()))
 				}
 			}

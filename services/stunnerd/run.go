@@ -270,9 +270,9 @@ func (d *daemon) applied(c config.Config) error {
 	return d.endpoints.Set(append(d.probesFor(*c.Admin.HealthcheckEndpoint), metrics)...)
 }
 
-// probesFor returns the endpoints of the probes with that of a config. In a pod the endpoint from the start stays open:
-// the kubelet sends the probes to the port in the pod template, and a config with another port is for the pods that
-// replace this one. Without answers, the kubelet would end the pod with its calls.
+// probesFor returns the endpoints of the probes when a config sets the endpoint configured. In a pod the endpoint from
+// the start stays open too: the kubelet sends the probes to the port in the pod template, and a config with another
+// port is for the pods that replace this one. Without answers, the kubelet would end the pod with its calls.
 func (d *daemon) probesFor(configured string) []admin.Endpoint {
 	if start := d.options.probes; d.watch && d.options.keepsProbes && start != "" && probesPort(start) != probesPort(configured) {
 		of := d.health(configured)
@@ -426,9 +426,9 @@ func (d *daemon) sendAway(second context.Context) {
 	}
 }
 
-// lateTime returns for how long new clients are admitted or passed to other pods after SIGTERM. With --hand-over, another
-// process takes the place of this one when its connections have ended, and if the Gateway is deleted, no pod accepts
-// clients.
+// lateTime returns for how long new clients are admitted or passed to other pods after SIGTERM. With --hand-over,
+// another process takes the place of this one when its connections have ended, and if the Gateway is deleted, no pod
+// accepts clients.
 func (d *daemon) lateTime() time.Duration {
 	if d.options.handOver || d.follower.Deleted() {
 		return 0

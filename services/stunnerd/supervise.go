@@ -159,8 +159,8 @@ func (s *supervisor) received(sig os.Signal) {
 	}
 }
 
-// last reports whether the supervisor ends with its child, which ended with a status. The Go runtime exits with
-// exitCrashed after a panic; a wrong command line, which has the same code, ends the supervisor before it starts a
+// last reports whether the supervisor ends too after its child has ended with a status. After a panic, the Go runtime
+// exits with exitCrashed. A wrong command line has the same exit code, but ends the supervisor before it starts a
 // child.
 func (s *supervisor) last(status syscall.WaitStatus) bool {
 	crashed := status.Signaled() || status.ExitStatus() == exitCrashed

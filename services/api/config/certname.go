@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// maxCertificateNames is the maximum number of DNS names of a certificate that are used, and of its IP addresses. Public
-// authorities issue certificates with fewer.
+// maxCertificateNames is the maximum number of DNS names of a certificate that are used, and of its IP addresses.
+// Public authorities issue certificates with fewer.
 const maxCertificateNames = 1_000
 
-// localDomains are top-level domains whose names clients outside of the host, its network or the cluster cannot resolve:
-// RFC 6761 §6.3, RFC 6762 §3, and Kubernetes Services without the domain of the cluster.
+// localDomains are top-level domains whose names clients outside of the host, its network or the cluster cannot
+// resolve: RFC 6761 §6.3, RFC 6762 §3, and Kubernetes Services without the domain of the cluster.
 var localDomains = []string{"localhost", "local", "svc"}
 
-// CertificateNames returns the DNS names and the IP addresses for which clients accept a certificate. The subject is not
-// one of them (RFC 9525 §2), and neither is an IP address in the form of a DNS name.
+// CertificateNames returns the DNS names and the IP addresses for which clients accept a certificate. The subject is
+// not one of them (RFC 9525 §2), and neither is an IP address in the form of a DNS name.
 func CertificateNames(leaf *x509.Certificate) (names []string) {
 	for _, name := range leaf.DNSNames[:min(len(leaf.DNSNames), maxCertificateNames)] {
 		if _, err := netip.ParseAddr(name); err != nil {
@@ -51,8 +51,8 @@ func (c Certificate) Names() []string {
 }
 
 // CertificatesCover reports whether a listener that has certificates with these names, in this order, serves a
-// certificate that is valid for an IP address or a host name (RFC 9525 §6). Clients of an IP address send no server name
-// (RFC 6066 §3) and receive the first certificate.
+// certificate that is valid for an IP address or a host name (RFC 9525 §6). Clients of an IP address send no server
+// name (RFC 6066 §3) and receive the first certificate.
 func CertificatesCover(certificates [][]string, host string) bool {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return len(certificates) > 0 && slices.Contains(certificates[0], a.Unmap().String())

@@ -116,8 +116,8 @@ func TestCertificatesCover(t *testing.T) {
 	}
 }
 
-// Only a name that every client can resolve, and that is a valid host of a URI, is used as a host. A tenant writes the
-// Secret of a certificate.
+// A tenant writes the Secret of a certificate, so a name in it is used as a host only if every client can resolve the
+// name and the name is a valid host of a URI.
 func TestCertificateHost(t *testing.T) {
 	label := strings.Repeat("a", 63)
 	longest := label + "." + label + "." + label + "." + strings.Repeat("a", 61)

@@ -49,8 +49,8 @@ const (
 	DefaultAddress     = "0.0.0.0"
 	DefaultHealthcheck = "http://:8086"
 	DefaultOffload     = "None"
-	// DefaultCredentialOverlap is the default lifetime of an allocation, in seconds. Every client refreshes at least
-	// once in this time.
+	// DefaultCredentialOverlap is the default of Auth.CredentialOverlap. It equals the default lifetime of an
+	// allocation, in which every client refreshes at least once.
 	DefaultCredentialOverlap = 600
 )
 
@@ -146,8 +146,8 @@ type Auth struct {
 	// Former is a previous shared secret, or nil. Credentials that were signed with it are valid until Former.Until,
 	// for new sessions too. Dataplanes that do not define the field refuse such credentials.
 	Former *FormerSecret `json:"former,omitempty"`
-	// Revocations are the ephemeral credentials that are refused before they expire, at most MaxRevocations. Their order
-	// has no meaning. Dataplanes that do not define the field accept these credentials.
+	// Revocations are the ephemeral credentials that are refused before they expire, at most MaxRevocations. Their
+	// order has no meaning. Dataplanes that do not define the field accept these credentials.
 	Revocations []credential.Revocation `json:"revocations,omitempty"`
 }
 

@@ -23,7 +23,7 @@ const rendered = `{"version":"v1",
  "clusters":[{"name":"stunner/media-plane","type":"STATIC","protocol":"UDP",
               "endpoints":["10.244.1.9:<10000-20000>","10.96.4.20:<10000-20000>"]}]}`
 
-// deletion is the frame that deletes it.
+// deletion is the frame that deletes the config of rendered.
 const deletion = `{"version":"v1","admin":{"name":"stunner/udp-gateway","loglevel":"all:INFO",` +
 	`"healthcheck_endpoint":"http://:8086","offload_engine":"None"},` +
 	`"auth":{"type":"static","realm":"stunner.l7mp.io","credentials":{"password":"dummy-password","username":"dummy-username"}}}`

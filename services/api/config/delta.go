@@ -42,7 +42,7 @@ type EndpointDelta struct {
 // config. The reader must then request the whole config.
 var ErrMismatch = errors.New("the delta does not match the config")
 
-// Since returns the difference from base to p. base and revision are the revisions of both.
+// Since returns the difference from base to p. from is the revision of base, and revision is the revision of p.
 func (p *Parts) Since(base *Parts, from, revision string) Delta {
 	d := Delta{ID: p.whole.Admin.Name, Base: from, Revision: revision, Digest: p.digest}
 	if p.restDigest != base.restDigest {
@@ -228,7 +228,7 @@ type EndpointChange struct {
 }
 
 // EndpointChanges returns the differences of two valid configs, if they differ in the endpoints of static clusters
-// only; otherwise ok is false. It compares lists that both configs share by their address.
+// only; otherwise ok is false. Lists that both configs share are compared only by their address in memory.
 func EndpointChanges(old, next Config) (changes []EndpointChange, ok bool) {
 	was, is := old.Clusters, next.Clusters
 	old.Clusters, next.Clusters = nil, nil

@@ -7,8 +7,8 @@ import "github.com/stunner-gateway/stunner/services/api/credential"
 const KeyWithheld = "$STUNNER_KEY_WITHHELD"
 
 // ForAuth returns the part of a config that an auth service needs: the name of the Gateway, the signing credentials,
-// the revocations, and the public addresses of the listeners. It leaves out certificates, private keys, routes, clusters
-// and settings of the process. If c is valid, the result is valid.
+// the revocations, and the public addresses of the listeners. It leaves out certificates, private keys, routes,
+// clusters and settings of the process. If c is valid, the result is valid.
 func (c Config) ForAuth() Config {
 	v := Config{
 		Version: c.Version,

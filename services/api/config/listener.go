@@ -27,7 +27,8 @@ func (l Listener) AllPublicAddresses() []string {
 	return []string{l.PublicAddress}
 }
 
-// PublicHosts returns the IP addresses and host names in the URIs for clients: PublicHost, or else all public addresses.
+// PublicHosts returns the IP addresses and host names in the URIs for clients: PublicHost, or else all public
+// addresses.
 func (l Listener) PublicHosts() []string {
 	if l.PublicHost != "" {
 		return []string{l.PublicHost}

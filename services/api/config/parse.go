@@ -74,8 +74,8 @@ func Parse(data []byte) (c Config, unknown []string, err error) { return ParseWi
 
 // ParseWith is Parse for a document that was written for one process, such as a file. It replaces placeholders in the
 // place of numbers by the results of lookup, as Expand does for texts, and the credentials $STUNNER_USERNAME,
-// $STUNNER_PASSWORD and $STUNNER_SHARED_SECRET. A listener has no public address or port if STUNNER_PUBLIC_ADDR or
-// STUNNER_PUBLIC_PORT in its place is not set.
+// $STUNNER_PASSWORD and $STUNNER_SHARED_SECRET. If the variable STUNNER_PUBLIC_ADDR or STUNNER_PUBLIC_PORT is not set,
+// a listener with its placeholder has no public address or port.
 func ParseWith(data []byte, lookup func(name string) string) (c Config, unknown []string, err error) {
 	text, err := toJSON(data)
 	if err != nil {

@@ -153,7 +153,7 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// The kinds of the members of a cluster, as a set.
+// A cluster is hashed as a set of members. These are the kinds of the members.
 const (
 	kindHead byte = iota
 	kindEndpoint
@@ -195,7 +195,7 @@ func sameArray(a, b []string) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// sameHead reports whether two clusters differ in their endpoints only.
+// sameHead reports whether two clusters have equal fields, except for their endpoints.
 func sameHead(a, b Cluster) bool {
 	return a.Name == b.Name && a.Type == b.Type && a.Protocol == b.Protocol && slices.Equal(a.Except, b.Except)
 }
@@ -313,7 +313,7 @@ type Frame struct {
 }
 
 // Encode returns the canonical form. of is nil, or Parts that share parts with p. before is the Frame of these Parts,
-// from which the text of the shared parts is copied.
+// which contains the text of the shared parts.
 func (p *Parts) Encode(of *Parts, before Frame) Frame {
 	clusters := p.whole.Clusters
 	if len(clusters) == 0 {

@@ -149,8 +149,8 @@ func (u URI) Protocol() Protocol {
 	return ""
 }
 
-// URIs returns the URIs of the listener for clients, one for each of PublicHosts. It returns none for a listener without
-// a public address, because clients cannot reach the address of a pod.
+// URIs returns the URIs of the listener for clients, one for each of PublicHosts. It returns none for a listener
+// without a public address, because clients cannot reach the address of a pod.
 func (l Listener) URIs() (all []URI) {
 	p := l.ClientProtocol().properties()
 	for _, host := range l.PublicHosts() {

@@ -213,8 +213,8 @@ func (f *findings) revocations(revocations []credential.Revocation) {
 	}
 }
 
-// CheckRevocation returns an error for a revocation that a config must not have. Its Field is a field of the revocation,
-// and it does not contain the user.
+// CheckRevocation returns an error for a revocation that a config must not have. Its Field is a field of the
+// revocation, and it does not contain the user.
 func CheckRevocation(r credential.Revocation) *FieldError {
 	field, subject := "user", r.User
 	if r.Credential != "" {

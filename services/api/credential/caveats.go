@@ -43,8 +43,8 @@ type Caveats struct {
 	Bytes int64 `json:"bytes,omitempty"`
 	// NotBefore is the time at which the credential becomes valid, in seconds since 1970.
 	NotBefore int64 `json:"notBefore,omitempty"`
-	// IssuedAt is when the credential was issued, in seconds since 1970. It sets no limit of its own: a Revocation refuses
-	// the credentials of a user that were issued before.
+	// IssuedAt is when the credential was issued, in seconds since 1970. It sets no limit of its own: a Revocation
+	// refuses the credentials of a user that were issued before.
 	IssuedAt int64 `json:"issuedAt,omitempty"`
 }
 
@@ -98,7 +98,8 @@ func (c Caveats) Names(route string) bool {
 	return len(c.Routes) == 0 || slices.Contains(c.Routes, route)
 }
 
-// Marked reports whether a field of a user name begins with the marker of caveats, of any version. A user id must not.
+// Marked reports whether a field of a user name begins with the marker of caveats, of any version. No field of a user
+// id may begin with it.
 func Marked(field string) bool {
 	if len(field) == 0 || field[0] != mark {
 		return false

@@ -186,7 +186,8 @@ func TestMintRefuses(t *testing.T) {
 	}
 }
 
-// With a clock that is not set, the expiry would be taken for a part of the user id, and a numeric user id for the expiry.
+// With a clock that is not set, the expiry would be taken for a part of the user id, and a numeric user id for the
+// expiry.
 func TestMintNeedsTheTime(t *testing.T) {
 	ephemeral := credential.Authority{SharedSecret: "hunter2"}
 	for _, at := range []time.Time{{}, time.Unix(0, 0), time.Unix(1_000_000_000, 0).Add(-time.Hour - 1), time.Unix(253_402_300_800, 0)} {

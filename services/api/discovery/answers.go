@@ -79,7 +79,7 @@ func (a *answerer) connection(s *stream) func(frame []byte) bool {
 				a.answer(s, f.Request)
 				<-outstanding
 			}()
-		default: // a server of this protocol does not send that many
+		default: // a server of this release does not send so many requests
 		}
 		return true
 	}

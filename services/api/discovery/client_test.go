@@ -112,7 +112,7 @@ func TestUnknownFieldsAreDelivered(t *testing.T) {
 	}{{plain, nil}, {newer, []string{"newer"}}, {newer, nil}, {plain, nil}} {
 		s.frames <- c.frame
 		if c.frame == newer && c.want == nil {
-			continue // known by now: the next event belongs to the next frame
+			continue // the field is known by now, so this frame causes no event
 		}
 		if e := nextConfig(t, events); e.Err != nil || !slices.Equal(e.Unknown, c.want) {
 			t.Errorf("event %+v, want unknown %q", e, c.want)
@@ -322,7 +322,6 @@ func TestReconnectDeliversOnlyChanges(t *testing.T) {
 	}
 }
 
-// foreignCA returns a CA certificate that has not signed the certificate of the server.
 func TestLoad(t *testing.T) {
 	a, b := sample("media/a", "r1"), sample("media/b", "r2")
 	_, h := serve(t, ServerOptions{}, a, b)

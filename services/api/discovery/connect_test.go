@@ -80,6 +80,7 @@ func TestTLSIsCheckedAgainstTheCA(t *testing.T) {
 	}
 }
 
+// foreignCA returns a CA certificate that has not signed the certificate of the server.
 func foreignCA(t *testing.T) string {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)

@@ -209,8 +209,8 @@ func (m *deltaModel) receive(damaged bool) {
 	}
 }
 
-// settle makes changes without faults, and checks that the client then runs the published config. It does so after the
-// first change, unless it has requested a whole config that was lost.
+// settle makes changes without faults, and checks that the client then runs the published config. The client runs it
+// after the first change, unless it has requested a whole config that was lost.
 func (m *deltaModel) settle(round int) {
 	m.send()
 	m.receive(true)

@@ -63,7 +63,7 @@ func (f *file) read() ([]byte, error) {
 }
 
 // Watch reads the file, and reads it again whenever it may have changed. An empty or missing file causes no deletion,
-// because it may be just being written.
+// because a program may be writing the file.
 func (f *file) Watch(ctx context.Context) <-chan Event {
 	out := make(chan Event)
 	r := &fileReader{file: f, watch: newWatch(f.path, "")}

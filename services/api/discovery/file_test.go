@@ -39,7 +39,7 @@ func TestFileIsFollowed(t *testing.T) {
 	write(t, path, text(a)+"\n")
 	quiet(t, events) // the same config
 	write(t, path, "")
-	quiet(t, events) // in the middle of being written
+	quiet(t, events) // a program is writing the file
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,9 @@ func Cooldown(took time.Duration, share float64) time.Duration {
 // readShare is the maximum share of a core that a client spends on parsing the frames of one config.
 const readShare = 0.02
 
-// maxPending is the maximum number of unread frames of one config. Older frames are dropped. maxDeltas is the maximum
-// number of unread deltas among them, and maxDeltaBytes is the maximum number of bytes of these deltas.
+// Bounds of the unread frames of one config. Older frames are dropped. maxPending is the maximum number of frames with
+// a whole config, maxDeltas is the maximum number of deltas, and maxDeltaBytes is the maximum number of bytes of the
+// deltas.
 const (
 	maxPending    = 8
 	maxDeltas     = 256

@@ -17,8 +17,8 @@ const inspectLimit = 2 << 20
 
 // Inspector is a Source whose server also serves the inspection API, at the same address and with the same token.
 type Inspector interface {
-	// Inspect returns what the dataplanes of a Gateway answer to a GET request for a path, such as usage. The error is an
-	// InspectError if the server refuses the request.
+	// Inspect returns what the dataplanes of a Gateway answer to a GET request for a path, such as usage. The error is
+	// an InspectError if the server refuses the request.
 	Inspect(ctx context.Context, id, path string, query url.Values) (inspection.List, error)
 }
 
@@ -60,7 +60,7 @@ func (c *client) inspect(ctx context.Context, id, path string, query url.Values)
 		return nil, err
 	}
 	defer httpClient.CloseIdleConnections()
-	// The server answers when all pods have, which may take longer than dialTimeout.
+	// The server answers when all pods have answered. This may take longer than dialTimeout.
 	if transport, ok := httpClient.Transport.(*http.Transport); ok {
 		transport.ResponseHeaderTimeout = 0
 	}

@@ -18,8 +18,8 @@ type List struct {
 	Complete bool `json:"complete"`
 	// Unpublished is the number of the selected Gateways without a config, although they need one.
 	Unpublished int `json:"unpublished"`
-	// Idle are the selected Gateways without a dataplane that could take a session, by id. It is empty if there are more
-	// than maxIdle: then the server has probably just started, and the dataplanes have not reported yet.
+	// Idle are the selected Gateways without a dataplane that could take a session, by id. It is empty if there are
+	// more than maxIdle: then the server has probably just started, and the dataplanes have not reported yet.
 	Idle []string `json:"idle,omitempty"`
 }
 
@@ -130,8 +130,8 @@ func (r *registry) notifyLists() {
 	}
 }
 
-// notifyList queues the List of a watcher if it has requested Lists and the List has changed. It is queued after the
-// configs that are queued already. The caller holds mu.
+// notifyList queues the List of a watcher if it has requested Lists and the List has changed. The List is queued after
+// the configs that are queued already. The caller holds mu.
 func (r *registry) notifyList(want selector, w *watcher) {
 	if !w.wantsList {
 		return

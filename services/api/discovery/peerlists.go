@@ -65,7 +65,7 @@ func (p *peerReader) read(r *Report) {
 	p.close()
 }
 
-// mayJoin reports whether the caller may receive keys. It sends the reason once if not.
+// mayJoin reports whether the caller may receive keys. If not, it sends the reason to the client, once for each stream.
 func (p *peerReader) mayJoin(r *Report) bool {
 	g, problem := p.grant, noPeersWithoutPod
 	switch {

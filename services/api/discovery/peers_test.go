@@ -173,7 +173,8 @@ func TestPeersAreSentToPodsThatForward(t *testing.T) {
 	})
 }
 
-// A pod that connects gets the list at once. The next list, which contains this pod, reaches the other pods at once too.
+// A pod that connects gets the list at once. The next list, which contains this pod, reaches the other pods at once
+// too.
 func TestAPodThatConnectsDelaysNoList(t *testing.T) {
 	inForwarding(t, noChange, func(f *forwarders) {
 		f.set("media/a", 1, "a1")
@@ -334,7 +335,8 @@ func TestPeersNeedAuthentication(t *testing.T) {
 	}
 }
 
-// A client delivers the lists of peers if it reports a peer. It ignores an invalid list, and no list changes its config.
+// A client delivers the lists of peers if it reports a peer. It ignores an invalid list, and no list changes its
+// config.
 func TestClientsDeliverPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newForwarders(t, noChange)
@@ -362,7 +364,7 @@ func TestClientsDeliverPeers(t *testing.T) {
 		f.Publish(sample("media/a", "next"))
 		synctest.Wait()
 		if e := next(t, events); e.Peers == nil || e.Peers.Generation != 2 {
-			t.Errorf("event %+v", e) // it waits for a reader since it arrived
+			t.Errorf("event %+v", e) // this event was taken from the queue before the later lists arrived
 		}
 		if e := next(t, events); e.Peers == nil || e.Peers.Generation != 6 {
 			t.Errorf("event %+v", e)

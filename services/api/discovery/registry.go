@@ -163,8 +163,8 @@ func (r *registry) matchingLocked(want selector) (all []published) {
 }
 
 // subscribe registers a watcher, and queues the current configs and the recent deletions for it. It queues nothing for
-// an id that is neither published nor deleted, because this process may not have received that config yet. The List
-// follows them, if the watcher has requested one.
+// an id that is neither published nor deleted, because this process may not have received that config yet. If the
+// watcher has requested a List, the List follows the configs and deletions.
 func (r *registry) subscribe(want selector, w *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -186,7 +186,7 @@ func parseClientFrame(data, scratch []byte) clientFrame {
 	if err := json.Unmarshal(data, &frame); err != nil {
 		return clientFrame{}
 	}
-	if frame.Response != nil && frame.Response.ID == 0 { // there is none: IDs begin with 1
+	if frame.Response != nil && frame.Response.ID == 0 { // the frame has no response: IDs begin with 1
 		frame.Response = nil
 	}
 	if frame.Report != nil {

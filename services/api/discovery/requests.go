@@ -20,8 +20,8 @@ import (
 const (
 	// requestTimeout is how long Ask waits for an answer.
 	requestTimeout = 5 * time.Second
-	// lateTimeout is how long an answer may be late. Until then it does not count as a misbehaviour of the client, and
-	// its stream accepts a frame of responseFrameLimit.
+	// lateTimeout is how long an answer may be late. An answer within this time does not count as a misbehaviour of the
+	// client, and the stream of the client accepts a frame of responseFrameLimit during this time.
 	lateTimeout = 5 * time.Second
 	// requestsPerStream is the maximum number of outstanding requests of one stream.
 	requestsPerStream = 4
@@ -121,7 +121,7 @@ type served struct {
 
 // outstanding is a request without an answer.
 type outstanding struct {
-	// answered receives the answer. It has a buffer for it.
+	// answered receives the answer. Its buffer has room for the answer.
 	answered chan Answer
 	// room is the memory for the bodies of all answers to the same Ask.
 	room *answerRoom
@@ -201,7 +201,8 @@ func (s *servedStreams) matching(q Query) (all []*served) {
 
 // Ask sends a request to all pods of a Gateway that are connected to this server, and returns their answers, sorted by
 // pod. It waits at most five seconds. A dataplane that is connected and answers no requests has the error
-// AnswersNoRequests: it has reported, or its stream is authenticated as the stream of a pod.
+// AnswersNoRequests. The server knows such a dataplane from a report, or from the authentication of its stream as the
+// stream of a pod.
 func (s *Server) Ask(ctx context.Context, q Query) []Answer {
 	if q.Kind == inspection.Auth && q.ID != "" {
 		q.Target = withGateway(q.Target, q.ID)

@@ -19,7 +19,7 @@ import (
 
 var sessions = Query{ID: "media/a", Kind: inspection.Dataplane, Method: http.MethodGet, Target: "/sessions"}
 
-// served starts a client with a handler, and waits until the server can ask it.
+// answering starts a client with a handler, and waits until the server can send it requests.
 func answering(t *testing.T, s *Server, h *httptest.Server, id, pod string, kind inspection.Kind, handler http.HandlerFunc) (
 	Source, <-chan Event,
 ) {

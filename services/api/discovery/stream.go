@@ -64,7 +64,7 @@ type largeFrame struct {
 // largeMemory are the largeFrames that no stream uses.
 var largeMemory = sync.Pool{New: func() any {
 	return &largeFrame{
-		data: bytes.NewBuffer(make([]byte, 0, responseFrameLimit+bytes.MinRead)), // ReadFrom never grows it
+		data: bytes.NewBuffer(make([]byte, 0, responseFrameLimit+bytes.MinRead)), // ReadFrom never grows the buffer
 		body: make([]byte, 0, responseFrameLimit),
 	}
 }}
@@ -87,8 +87,8 @@ func (s *stream) resetWatchdog() {
 	}
 }
 
-// onSilence is called by the watchdog. If the peer should have sent a ping, it sends one ping. Otherwise, or if that
-// ping was not answered, it ends the stream.
+// onSilence is called by the watchdog. If peerPings is set, onSilence sends one ping. If peerPings is not set, or if
+// that ping was not answered, onSilence ends the stream.
 func (s *stream) onSilence() {
 	if !s.open.Load() || !s.peerPings || s.pinged.Swap(true) {
 		s.cancel(errSilent)

@@ -12,8 +12,8 @@ type AuthStatus struct {
 	Problem string `json:"problem,omitempty"`
 	// Open is set if the service has neither keys of tokens nor a policy file, so that requests need no token.
 	Open bool `json:"open,omitempty"`
-	// KeysRead is when the keys of tokens and the policy file were last read, the least recent of them; zero if never, or
-	// if Open is set.
+	// KeysRead is the time of the last successful read of the keys of tokens and of the policy file. If they were read
+	// at different times, it is the earliest of these times. It is zero if there was no such read, or if Open is set.
 	KeysRead time.Time `json:"keysRead,omitzero"`
 	// KeysProblem is why the last read of the keys or of the policy file failed.
 	KeysProblem string `json:"keysProblem,omitempty"`

@@ -32,8 +32,8 @@ type PeerTraffic struct {
 // MaxRoutes is the maximum number of RouteMedia of a Media: the routes with the most silent calls.
 const MaxRoutes = 64
 
-// MaxPeers is the maximum number of peers of a Session: the last active ones. Sessions have peers if their request has a
-// limit of at most DefaultLimit.
+// MaxPeers is the maximum number of peers of a Session: the last active ones. Sessions have peers if their request has
+// a limit of at most DefaultLimit.
 const MaxPeers = 8
 
 // Media contains the packet counts of the live calls. It has no names and addresses of clients.
@@ -77,8 +77,8 @@ type DeniedPeer struct {
 	Listener string `json:"listener"`
 	// Reason is peer_denied or port_denied.
 	Reason string `json:"reason"`
-	// Calls is the number of calls that were denied the peer. Failed is the number of these that have received nothing from
-	// any peer, and have ended or are older than SetupTime.
+	// Calls is the number of calls that were denied the peer. Failed is the number of these that have received nothing
+	// from any peer, and have ended or are older than SetupTime.
 	Calls  int       `json:"calls"`
 	Failed int       `json:"failed"`
 	First  time.Time `json:"first"`
@@ -94,8 +94,8 @@ const (
 	// SilentTime is longer than the time between two checks of an ICE agent (5 s with a variance of a fifth, RFC 7675
 	// §5.1), so that one lost answer makes no call silent.
 	SilentTime = 10 * time.Second
-	// silentPackets is the number of unanswered packets of a silent call. It is more than the number of checks of an ICE
-	// agent in SilentTime.
+	// silentPackets is the number of unanswered packets of a silent call. It is more than the number of checks of an
+	// ICE agent in SilentTime.
 	silentPackets = 4
 	// DeniedTime is the maximum time since the last denial of a peer that counts.
 	DeniedTime = 10 * time.Minute

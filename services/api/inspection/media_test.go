@@ -10,7 +10,8 @@ var noon = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 
 func ago(seconds int) time.Time { return noon.Add(-time.Duration(seconds) * time.Second) }
 
-// dead returns the traffic of a peer that answered until 12 s ago, if it has received packets.
+// dead returns the traffic of a peer that has answered nothing for 12 s. If received is not 0, the peer has answered
+// before.
 func dead(peer string, received uint64) PeerTraffic {
 	p := PeerTraffic{
 		Peer: peer, Cluster: "media/sfu", Sent: 900, Received: received, Unanswered: 600, LastSent: ago(0),

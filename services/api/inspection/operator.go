@@ -33,8 +33,8 @@ type Operator struct {
 	Omitted int `json:"omitted,omitempty"`
 	// Output is the path of the output folder of a file provider.
 	Output string `json:"output,omitempty"`
-	// Faults are the faults of the host of a file provider: of folders, disks, ports, addresses and processes. Those of
-	// one Gateway have it as object.
+	// Faults are the faults of the host of a file provider: of folders, disks, ports, addresses and processes. A fault
+	// of one Gateway has the Gateway as its object.
 	Faults []finding.Finding `json:"faults,omitempty"`
 }
 

@@ -115,7 +115,7 @@ type ListenerStatus struct {
 	Stats Stats `json:"stats"`
 	// Certificate is the certificate that a TLS or DTLS listener serves to clients without a server name (SNI).
 	Certificate *Certificate `json:"certificate,omitempty"`
-	// OtherCertificates are the certificates that it serves to clients with one of their server names.
+	// OtherCertificates are the certificates that the listener serves to clients with one of their server names.
 	OtherCertificates []Certificate `json:"otherCertificates,omitempty"`
 }
 
@@ -205,15 +205,15 @@ func (s DrainStatus) String() string {
 	return fmt.Sprintf("%d moved, %d stay (%s)", s.Moved, total, strings.Join(reasons, ", "))
 }
 
-// ForwardingStatus describes how datagrams of clients are forwarded between the pods of a Gateway. The front of a client
-// is the pod at which its datagrams arrive, and the owner is the pod that has its session. The counters count since the
-// start.
+// ForwardingStatus describes how datagrams of clients are forwarded between the pods of a Gateway. The front of a
+// client is the pod at which its datagrams arrive, and the owner is the pod that has its session. The counters count
+// since the start.
 type ForwardingStatus struct {
-	// Problem is why nothing is forwarded.
+	// Problem is why nothing is forwarded, or why nothing is forwarded between some of the pods.
 	Problem string `json:"problem,omitempty"`
 	// Peers is the number of other pods.
 	Peers int `json:"peers"`
-	// Clients is the number of clients for which this pod is the front of another pod.
+	// Clients is the number of clients whose front is this pod and whose owner is another pod.
 	Clients int `json:"clients"`
 	// Passed counts datagrams that this pod has forwarded to the owners of the sessions. Answered counts the answers of
 	// owners that it has sent to clients.
@@ -227,7 +227,8 @@ type ForwardingStatus struct {
 	// clients without a session have sent datagrams.
 	Unknown uint64 `json:"unknown"`
 	Limited uint64 `json:"limited"`
-	// Adopted counts the sessions that this pod has handed over to the pods at which the datagrams of their clients arrive.
+	// Adopted counts the sessions that this pod has handed over to the pods at which the datagrams of their clients
+	// arrive.
 	Adopted uint64 `json:"adopted"`
 	// Copies is the number of sessions of other pods of which this pod has a copy.
 	Copies int `json:"copies"`
@@ -235,7 +236,8 @@ type ForwardingStatus struct {
 	Refused map[string]uint64 `json:"refused,omitempty"`
 }
 
-// JournalStatus is the state of the journal in which a process stores its sessions, so that they continue after a crash.
+// JournalStatus is the state of the journal in which a process stores its sessions, so that they continue after a
+// crash.
 type JournalStatus struct {
 	// Problem says why sessions are not stored. It is empty if they are.
 	Problem string `json:"problem,omitempty"`

@@ -1,6 +1,6 @@
 // Package otlp sends the OpenTelemetry data of a process to a collector by OTLP/HTTP, with the settings of the standard
-// variables. It uses the messages of the protocol without the exporters of the SDK: these bring gRPC, which takes 4 MiB of
-// memory in each process.
+// variables. It uses the messages of the protocol without the exporters of the SDK: these bring gRPC, which takes 4 MiB
+// of memory in each process.
 package otlp
 
 import (
@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxAnswer is the part of an answer in bytes that is read.
+// maxAnswer is the maximum number of bytes of an answer that are read.
 const maxAnswer = 64 << 10
 
 // Timeout bounds one delivery, unless a variable says otherwise.

@@ -91,8 +91,8 @@ func NewEndpoints(log *slog.Logger) *Endpoints {
 	return &Endpoints{log: log, open: map[string]*endpoint{}}
 }
 
-// Set opens, moves and closes endpoints so that exactly the wanted endpoints are open, with their handlers. The error names
-// the endpoints that failed.
+// Set opens, moves and closes endpoints so that exactly the wanted endpoints are open, with their handlers. The error
+// names the endpoints that failed.
 func (e *Endpoints) Set(wanted ...Endpoint) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -293,7 +293,7 @@ func TestEndpointDoesNotWaitForRequests(t *testing.T) {
 	moved := make(chan error)
 	go func() { moved <- e.Set(saying("health", strings.Replace(url, "127.0.0.1", "", 1))) }()
 	<-old.closed
-	for code := 0; code == 0; { // from here to the new socket connections are refused
+	for code := 0; code == 0; { // connections are refused until the new socket is open
 		code, _ = get(t, url)
 	}
 	close(answer)

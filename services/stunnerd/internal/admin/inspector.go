@@ -16,10 +16,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Inspector serves status, sessions, refusals and reachable peers for troubleshooting calls, and usage. They contain personal data
-// and internal addresses, and the port is often reachable from other hosts. Therefore, unless Access allows more, the
-// Inspector serves them only to callers on this host, and hashes the names and addresses of clients. Other callers get a
-// reduced status.
+// Inspector serves status, sessions, refusals and reachable peers for troubleshooting calls, and usage. These answers
+// contain personal data and internal addresses, and the port is often reachable from other hosts. Unless Access allows
+// more, the Inspector therefore serves them only to callers on this host, and hashes the names and addresses of
+// clients. Other callers get a reduced status.
 type Inspector struct {
 	process Process
 	access  Access
@@ -107,8 +107,8 @@ func (i *Inspector) Status() http.Handler {
 	})
 }
 
-// Reach serves whether the clients of the listener in the parameter listener, or of all listeners, may reach the peer in
-// the parameter peer.
+// Reach serves whether the clients of the listener in the parameter listener, or of all listeners, may reach the peer
+// in the parameter peer.
 func (i *Inspector) Reach() http.Handler {
 	return i.guard(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()

@@ -17,7 +17,7 @@ import (
 )
 
 // silentCalls makes n calls of a table send to a peer: the first ones to a peer that does not answer, and the others to
-// a peer that does. Each has peers to which nothing was sent.
+// a peer that does. Each call also has a peer to which nothing was sent.
 func silentCalls(table *session.Table, n int) {
 	for i, s := range table.All() {
 		now := time.Now()

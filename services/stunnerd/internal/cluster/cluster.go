@@ -9,11 +9,11 @@
 //
 // # Files
 //
-//	viewbuilder.go Views from the clusters of a config
-//	hosts.go    the addresses of a View
-//	resolve.go  host names in a config, and their addresses
-//	special.go  addresses that are excluded from wide prefixes
-//	self.go     addresses of the gateway itself
+//	viewbuilder.go  Views from the clusters of a config
+//	hosts.go        the addresses of a View
+//	resolve.go      host names in a config, and their addresses
+//	special.go      addresses that are excluded from wide prefixes
+//	self.go         addresses of the gateway itself
 package cluster
 
 import (
@@ -201,8 +201,8 @@ func (v *View) allows(g *grant, port uint16, addr netip.Addr) Verdict {
 }
 
 // matchInside returns the strictest verdict on the IPv4 addresses that an IPv6 address contains, because a translator
-// on the path may forward to one of them. It is Allowed if the IPv6 address contains none, and Denied if its prefix
-// requires one and it contains none (see embedded).
+// on the path may forward to one of them. Without an IPv4 address inside, the verdict is Denied if addresses with this
+// prefix must contain one (see embedded), and otherwise Allowed.
 func (v *View) matchInside(addr netip.Addr, port uint16) Verdict {
 	var room [maxEmbedded]netip.Addr
 	inside, possible := embedded(addr, &room)

@@ -302,7 +302,7 @@ func compareDisguises(t *testing.T, views map[string]*View, a netip.Addr) {
 	t.Helper()
 	for form, disguise := range disguises(a) {
 		if first := a.As4()[0]; strings.HasPrefix(form, "local") && (first == 0 || first >= 224) {
-			continue // no translator forwards to these
+			continue // no translator forwards to these addresses
 		}
 		for routes, v := range views {
 			plain, disguised := v.AllowsAddr(a), v.AllowsAddr(disguise)

@@ -19,7 +19,7 @@ func TestTheCostOfAViewIsLinear(t *testing.T) {
 		}
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
-	const total = 500_000 // clusters, enough for the resolution of the CPU time
+	const total = 500_000 // clusters, so that the resolution of the CPU time suffices
 	cost := func(clusters int) time.Duration {
 		all, routes := numbered(clusters, 1)
 		before := used()

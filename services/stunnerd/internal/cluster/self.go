@@ -16,9 +16,9 @@ type Self struct {
 	sockets map[netip.AddrPort]struct{}
 }
 
-// NewSelf returns the Self of the pods of a Gateway: their addresses are addrs, and their listeners bind ports. Loopback
-// addresses are always included. sockets are other transport addresses that lead to the listeners, such as those of a
-// load balancer.
+// NewSelf returns the Self of the pods of a Gateway: their addresses are addrs, and their listeners bind ports.
+// Loopback addresses are always included. sockets are other transport addresses that lead to the listeners, such as
+// those of a load balancer.
 func NewSelf(addrs []netip.Addr, ports []uint16, sockets []netip.AddrPort) *Self {
 	s := &Self{ports: map[uint16]bool{}, addrs: map[netip.Addr]struct{}{}, sockets: map[netip.AddrPort]struct{}{}}
 	for _, a := range addrs {

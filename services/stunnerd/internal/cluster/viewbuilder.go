@@ -53,7 +53,7 @@ func (b *ViewBuilder) Take(clusters []config.Cluster) {
 				owner: owner{name: c.Name, except: addressesOf(c.Except), order: len(b.clusters)}, written: c.Endpoints,
 				excepted: c.Except, endpoints: parse(c.Endpoints),
 			}
-		case p.order != len(b.clusters): // views of the previous config refer to the order in it
+		case p.order != len(b.clusters): // views of the previous config contain the old order
 			moved := *p
 			moved.order = len(b.clusters)
 			p = &moved

@@ -37,7 +37,7 @@ func TestReceiverReceivesWholeDatagrams(t *testing.T) {
 		if err := socket.Use(func(fd int) error {
 			return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
 		}); err != nil {
-			t.Logf("receive buffer: %v", err) // needs CAP_NET_ADMIN; then some datagrams are lost
+			t.Logf("receive buffer: %v", err) // without CAP_NET_ADMIN some datagrams are lost
 		}
 		from, client := receiving(t, host)
 		r := newReceiver(t)

@@ -92,9 +92,9 @@ func linkLocal(h unix.Cmsghdr, data []byte) bool {
 var errSource = errors.New("read source address: expected two IPv4 addresses, an IPv6 address, or an IPv6 link-local " +
 	"address with its interface")
 
-// AppendBinary implements encoding.BinaryAppender, so that another process can send from the same address. The form is
-// the address: for IPv4 the local and the destination address of the received datagram (8 bytes), for IPv6 the address
-// (16 bytes), for IPv6 link-local addresses the interface index behind it (20 bytes, big endian). The zero Source has
+// AppendBinary implements encoding.BinaryAppender, so that another process can send from the same address. For IPv4 the
+// form is the local and the destination address of the received datagram (8 bytes). For IPv6 it is the address (16
+// bytes), which for a link-local address is followed by the interface index (4 bytes, big endian). The zero Source has
 // no bytes. The error is always nil.
 func (s *Source) AppendBinary(b []byte) ([]byte, error) {
 	if s.length == 0 {

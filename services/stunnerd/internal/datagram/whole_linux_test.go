@@ -66,7 +66,7 @@ func TestWholeDatagrams(t *testing.T) {
 				t.Errorf("%s to %s: %d bytes arrive, want %d", c.what, host, n, len(c.payload))
 			}
 			if len(c.payload) > 1400 || to.Addr().Is6() {
-				continue // the headers below belong to whole IPv4 packets
+				continue // dontFragment reads whole IPv4 packets only
 			}
 			if df := sniffer.dontFragment(); df != c.whole {
 				t.Errorf("%s to %s: DF bit %t, want %t", c.what, host, df, c.whole)

@@ -55,7 +55,7 @@ func TestADataplaneRunsWhatItsServerPublishes(t *testing.T) {
 			deltas.Add(1)
 		}
 		i := current.Load()
-		i.ServeHTTP(w, r.WithContext(i.ctx)) // its streams end with it
+		i.ServeHTTP(w, r.WithContext(i.ctx)) // the streams end with i.ctx
 	}))
 	defer h.Close()
 	server := start()

@@ -96,7 +96,7 @@ type state struct {
 	origin  string
 	problem string // why parts of wanted do not run
 	failing bool   // parts of wanted do not run
-	patched bool   // wanted was put in force by its differences from the config before
+	patched bool   // of wanted, only the changes from the previous config were applied
 	// rejected says why the last received config was rejected; "" if it was not. It stays when the running config is
 	// applied again.
 	rejected string
@@ -175,7 +175,7 @@ func (f *Follower) Run(ctx context.Context) error {
 			if e.Err != nil && cold.Stop() { // the source is unreachable: do not wait for it
 				f.startCold()
 			}
-			if !e.Connected && e.Peers == nil { // a config follows a connection at once
+			if !e.Connected && e.Peers == nil { // a connection or a list causes no pause
 				open, cooled = nil, time.After(max(applyInterval, discovery.Cooldown(took, applyShare)))
 			}
 		case <-cooled:
@@ -221,7 +221,7 @@ func (f *Follower) handle(e discovery.Event) {
 	case e.Deleted:
 		// The deletion of a Gateway deletes this pod too. Until then calls continue.
 		f.opt.Log.Info("config deleted at its source, keep the last one", "config", e.ID)
-		f.update(func(s *state) { s.current, s.deleted = false, true }) // not current, so that it is not saved again
+		f.update(func(s *state) { s.current, s.deleted = false, true }) // so that the config is not saved again
 	case e.Connected:
 		f.setConnected()
 	default:
@@ -376,8 +376,8 @@ func (f *Follower) applyWhole(c discovery.Loaded, origin string) bool {
 
 // save writes the running config to disk if the source has sent it. While the source is connected, it writes the config
 // again every confirmInterval, because the age of the saved config counts from its last confirmation by the source. It
-// writes nothing if the last write was less than the duration after ago. It does not write a config that was loaded
-// from disk, because the config would then look newer than it is.
+// writes nothing if less than the duration after has passed since the last write. It does not write a config that was
+// loaded from disk, because the config would then look newer than it is.
 func (f *Follower) save(after time.Duration) {
 	f.mu.Lock()
 	st, now := f.status, time.Now()

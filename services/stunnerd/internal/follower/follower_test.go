@@ -252,12 +252,12 @@ func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 		want    uint64
 	}{
 		{[]string{"admin.new", "newer"}, 2},
-		{[]string{"admin.new", "newer"}, 2}, // as if the source sends it again after a reconnect
+		{[]string{"admin.new", "newer"}, 2}, // as after a reconnect, when the source sends the config again
 		{[]string{"newest"}, 3},             // after an upgrade of the source, without a change of known fields
 		{nil, 3},
 	} {
 		h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision(), Unknown: step.unknown}
-		h.events <- discovery.Event{Connected: true} // received when the config has been handled
+		h.events <- discovery.Event{Connected: true} // the follower receives this event after it has handled the config
 		if got, st := counted(), f.Status(); got != step.want || !slices.Equal(st.Unknown, step.unknown) ||
 			st.Status != inspection.Ready {
 			t.Errorf("after %q: %d counted, want %d; status %+v", step.unknown, got, step.want, st)

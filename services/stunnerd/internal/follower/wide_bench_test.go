@@ -139,7 +139,7 @@ func (w *wideFixture) deltas() (all [2][]byte) {
 func BenchmarkWide(b *testing.B) {
 	for _, shape := range wideShapes {
 		b.Run(shape.name, func(b *testing.B) {
-			var whole, delta time.Duration // bytes of one change
+			var whole, delta time.Duration // CPU time of one change
 			b.Run("whole", func(b *testing.B) {
 				w := newWideFixture(b, shape.routes, shape.endpoints)
 				b.ReportAllocs()

@@ -45,7 +45,7 @@ func TestAdopt(t *testing.T) {
 			t.Fatalf("offered: %q, to an address: %v", got, front.sessions.here)
 		}
 		front.sessions.mu.Lock()
-		delete(front.sessions.has, c) // Sessions.Owned reports false until the owner has ended its session
+		delete(front.sessions.has, c) // a session is provisional until the owner has ended it
 		front.sessions.mu.Unlock()
 		front.pass(c, "late")
 		owner.end(c)

@@ -28,8 +28,8 @@ const (
 
 // life records whether another pod answers.
 type life struct {
-	// received is the arrival time of the latest frame of the pod. needed is the latest time at which this process
-	// needed the pod. Both are on the clock of the Forwarder.
+	// received is the arrival time of the latest frame of the pod. needed is when this process last needed the pod
+	// while the pod was silent. Both are on the clock of the Forwarder.
 	received, needed atomic.Int64
 	// unanswered counts the pings since received.
 	unanswered atomic.Int32
@@ -58,8 +58,8 @@ func (p *life) lost() bool { return p.unanswered.Load() >= lostPings }
 // nobody is the placeholder in the client field of frames that are not about a client.
 var nobody = Client{Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), 0)}
 
-// ping pings silent pods that are needed, and lost pods. It is called every pingEvery; count is the number of earlier
-// calls.
+// ping pings silent pods that are needed, and lost pods. It is called every pingEvery; count is the number of calls so
+// far.
 func (a *announcer) ping(count int, now time.Duration) {
 	v := a.forwarder.view.Load()
 	if !v.forwards() {

@@ -49,7 +49,7 @@ type change struct {
 	kind   kind
 }
 
-// queue queues a hold or release frame for a client. It replaces a queued frame for the same client.
+// queue queues a hold or release frame for a client, in place of a queued frame for the same client.
 func (f *Forwarder) queue(k clientKey, c Client, what kind) {
 	if !f.view.Load().forwards() {
 		return // when forwarding begins, the announcer announces all sessions
@@ -82,8 +82,9 @@ type announcer struct {
 	batches   map[batchKey]*clientBatch
 	// view is the list of pods at the last announcement.
 	view *view
-	// base are the homes before the latest change of the list, whose sessions are announced twice. again is the time of
-	// the second announcement. If again is 0, there is no second announcement.
+	// again is the time of a second announcement of all sessions after a change of the list of pods, or 0 if none is
+	// due. base are the homes before that change, or before the first of several changes that follow each other within
+	// tellAgain. The second announcement is for the homes that are not in base.
 	base  []home
 	again time.Duration
 	// renew is the time of the next announcement of all sessions.
@@ -144,7 +145,7 @@ func (f *Forwarder) run() {
 }
 
 // tick pings silent pods, copies sessions and repeats releases. It is called every pingEvery; count is the number of
-// earlier calls.
+// calls so far.
 func (a *announcer) tick(count int) {
 	defer a.forwarder.meter.RecoverPanic("copy sessions to other pods")
 	now := a.forwarder.now()

@@ -39,9 +39,9 @@ const (
 	// asksPerSlot limits the asks of a front to 5,000 a second.
 	asksPerSlot = 500
 	slot        = 100 * time.Millisecond
-	// asksPerSource limits the asks a second for the clients of one source address, while there are more than
-	// freeAsksPerSlot asks. Below this threshold, a source has no limit, because the clients of an office behind one
-	// address would wait for each other after a load balancer has redistributed them.
+	// asksPerSource limits the asks a second for the clients of one source address, after freeAsksPerSlot asks were
+	// sent in a slot. Below this threshold, a source has no limit, because the clients of an office behind one address
+	// would wait for each other after a load balancer has redistributed them.
 	asksPerSource   = 10
 	freeAsksPerSlot = asksPerSlot / 10
 	// asksPerHome limits the unanswered asks for one client. Several asks are useful, because each contains a datagram
@@ -54,7 +54,7 @@ const (
 
 // known is a client whose owner the front knows. All outboxes share it.
 type known struct {
-	// owner is nil if the front has forgotten it.
+	// owner is nil after forget.
 	owner atomic.Pointer[pod]
 	// asked is the address to which the client sends. If the client also sends to a second address, other is the latest
 	// such address; otherwise it is nil. A Source is never changed, only replaced.
@@ -62,7 +62,7 @@ type known struct {
 	// received is when the client last sent to asked, receivedOther when the client last sent to other, and answered
 	// when the owner last sent to the client. All are on the clock of the Forwarder.
 	received, receivedOther, answered atomic.Int64
-	// named is when a home has last named the owner, on the same clock.
+	// named is when learn last stored the owner, on the same clock.
 	named atomic.Int64
 }
 
@@ -170,8 +170,8 @@ func (f *Forwarder) route(
 	if f.ambiguous != nil && f.ambiguous(c.Addr.Addr()) {
 		return ownerless, nil, nil
 	}
-	// This is also checked during a search: a hold frame may have named the owner since, and the asked home may have
-	// ended.
+	// The index is also read during a search: a hold frame may have named the owner since the search began, and the
+	// asked home may no longer exist.
 	switch n, rescued := f.held(v, k, c, asked, at); {
 	case rescued:
 		return dropped, nil, nil
@@ -224,8 +224,9 @@ func (n *known) reach(at time.Duration) *link {
 	return owner.link.Load()
 }
 
-// held returns the client if this pod is a home that stores the owner. takesOver is set if this pod begins to take
-// over the session. The caller must hold the lock of the front.
+// held returns the client if this pod is a home that stores the owner. It returns nil if the owner is lost and this pod
+// has a copy of the session. takesOver is then set if this pod takes over the session now. The caller must hold the
+// lock of the front.
 func (f *Forwarder) held(
 	v *view, k clientKey, c Client, asked *datagram.Source, at time.Duration,
 ) (n *known, takesOver bool) {
@@ -253,7 +254,7 @@ func (t *front) mayAsk(client netip.Addr, at time.Duration, now time.Time) bool 
 	return true
 }
 
-// scarce reports whether more than freeAsksPerSlot asks were sent in the current slot, so that asksPerSource applies.
+// scarce reports whether freeAsksPerSlot asks were sent in the current slot, so that asksPerSource applies.
 func (t *front) scarce(at time.Duration) bool {
 	t.renew(at)
 	return t.asks >= freeAsksPerSlot

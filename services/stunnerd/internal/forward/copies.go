@@ -15,10 +15,11 @@ const (
 	MaxCopy = 1000
 	// copyEvery is the shortest time between two copies of a session that keeps changing to one home.
 	copyEvery = time.Second
-	// earlyCopies is how many copies of a session do not wait for copyEvery, until it has not changed for that time. A
-	// call that begins changes several times in a second, and a copy without its channels would lose its data.
+	// earlyCopies is the number of copies of a session that do not wait for copyEvery. The count begins again when the
+	// session has not changed for copyEvery. At its beginning, a call changes several times in a second. A pod that
+	// takes over from a copy without the channels would drop the data of the call.
 	earlyCopies = 3
-	// copyTimes is how often a copy is sent to a home that does not confirm the copy.
+	// copyTimes is how many times a copy is sent to a home that does not confirm the copy.
 	copyTimes = 10
 	// copiesPerPing limits the sessions that are copied in each pingEvery: 10,000 a second. After a change of the list,
 	// many sessions are due at once.
@@ -192,8 +193,8 @@ func (x *index) wants(k clientKey, owner uint64, first bool, now time.Duration) 
 	return s, due
 }
 
-// taken removes the copy of a client after an attempt to take over its session, and the owner that the index stores for
-// the client.
+// taken ends an attempt to take over the session of a client. It removes the copy, and the owner that the index stores
+// for the client.
 func (x *index) taken(k clientKey, s *saved) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -231,11 +232,11 @@ type copyJob struct {
 	// to are the homes that have not confirmed the latest copy, at most two. sent is the header of that copy.
 	to   []uint64
 	sent [copyHeader]byte
-	// former is the lost owner whose session this pod has taken over, or 0. It must end its session when it is
+	// former is the lost owner whose session this pod has taken over, or 0. That pod must end the session when it is
 	// reachable again.
 	former uint64
 	// next is the earliest time of the next copy, and times the number of copies since the latest change. early is the
-	// number of copies that did not wait for it.
+	// number of copies that did not wait for next.
 	next         time.Duration
 	times, early int
 }
@@ -302,7 +303,7 @@ func (a *announcer) copy(v *view, k clientKey, now time.Duration) {
 	outdated := changed || len(j.to) > 0
 	j.changed = false // a later change needs another copy
 	x.mu.Unlock()
-	// Version and Copy take locks that are held during Changed.
+	// Version and Copy take locks that callers of Changed hold, so they are called without x.mu.
 	version, here := f.sessions.Version(c)
 	var record []byte
 	copied := false
@@ -445,7 +446,8 @@ func (f *Forwarder) tellNewer(l *link, c Client, session [12]byte, winner claim)
 }
 
 // tryTakeOver begins to take over the session of a client whose owner is lost, if this pod has a copy. copied reports
-// whether there is a copy. here reports whether this pod takes over the session; if not, the other home does.
+// whether there is a copy. here reports whether this pod takes over the session now. It is false if the take-over has
+// begun before, or if the other home comes first.
 func (f *Forwarder) tryTakeOver(v *view, k clientKey, c Client, owner uint64, at time.Duration) (copied, here bool) {
 	if v.self == nil || !v.gone(owner) {
 		return false, false
@@ -472,7 +474,7 @@ func (f *Forwarder) tryTakeOver(v *view, k clientKey, c Client, owner uint64, at
 	return true, true
 }
 
-// awaitsTakeOver is tryTakeOver without its second result.
+// awaitsTakeOver begins a take-over like tryTakeOver, and reports only whether this pod has a copy.
 func (f *Forwarder) awaitsTakeOver(v *view, k clientKey, c Client, owner uint64, at time.Duration) bool {
 	copied, _ := f.tryTakeOver(v, k, c, owner, at)
 	return copied

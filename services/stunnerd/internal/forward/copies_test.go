@@ -149,8 +149,8 @@ func TestReleaseIsNotRepeatedForLaterSession(t *testing.T) {
 	})
 }
 
-// the homes have each of the first changes of a session at once, because its pod may be lost a moment later. So it
-// is again after a second without a change.
+// the homes have each of the first changes of a session at once, because its pod may be lost a moment later.
+// After a second without a change, the next changes are copied at once again.
 func TestFirstChangesAreCopiedAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)

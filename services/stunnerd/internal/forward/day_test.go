@@ -23,8 +23,8 @@ const (
 // disturbance is an event that concerns the sessions of one pod.
 type disturbance struct {
 	name string
-	// events is the number of these events in repeatedDays. share is the part of the sessions of the pod that an event
-	// concerns.
+	// events is how many times the event occurs in repeatedDays. share is the part of the sessions of the pod that the
+	// event concerns.
 	events int
 	share  float64
 	// notice is the time from SIGTERM to the end of the process; 0 means that there is no SIGTERM.
@@ -72,7 +72,7 @@ const (
 	withoutMoves
 	// connected: the client uses a connection, which ends in the process.
 	connected
-	// notTaking: the peer only uses the former relayed address, which belongs to the pod.
+	// notTaking: the peer accepts no other relayed address than the one of the pod.
 	notTaking
 	// noCopy: no living pod has a copy.
 	noCopy

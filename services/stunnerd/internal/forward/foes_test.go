@@ -360,7 +360,7 @@ func TestForgedSources(t *testing.T) {
 			}
 			front.front.Flush()
 			if i%100 == 0 {
-				n.frames() // frees the memory of the test
+				n.frames() // frees the recorded frames
 			}
 			time.Sleep(time.Millisecond)
 			if asked := front.Status().Asked - before; asked > uint64(asksPerSlot*(i/100+2)) {

@@ -23,7 +23,7 @@
 //	peers.go                    the list of pods
 //	index.go announce.go        the homes, and their index of clients
 //	ask.go                      the search for the owner
-//	returnpath.go                 the return path to a client
+//	returnpath.go               the return path to a client
 //	handover.go                 sessions of a pod that drains, or whose datagrams arrive at another pod
 //	alive.go copies.go          sessions of a pod that is lost, and their copies at the homes
 //	quota.go                    quotas of users over all pods
@@ -63,18 +63,18 @@ type Sessions interface {
 	// goroutine, and must not hold a lock that Has, Deliver or Forwarder.Added needs while it calls yield.
 	All(yield func(Client) bool)
 	// Deliver handles a datagram of a client that arrived at another pod. front is the return path to the client
-	// through that pod, or the zero ReturnPath if another pod has returned a datagram that arrived here. It reports
-	// false, and does nothing, if the client has no session here. It may use the frame until Flush.
+	// through that pod, or the zero ReturnPath if another pod has returned a datagram that arrived here. Deliver
+	// reports false, and does nothing, if the client has no session here. It may use the frame until Flush.
 	Deliver(c Client, frame []byte, front ReturnPath, now time.Time) bool
 	// Begin handles an Allocate request of a client that another pod has authenticated. front is the return path to the
-	// client. It does not retain the message, and reports false if no UDP listener is open on the port.
+	// client. Begin does not retain the message, and reports false if no UDP listener is open on the port.
 	Begin(c Client, request []byte, front ReturnPath) bool
 	// Answer sends a datagram of the owner to a client that sends to this pod. asked is the source address of the
-	// datagram: the address to which the client sends. It may use the frame until Flush. asked is never changed. Answer
+	// datagram: the address to which the client sends. It is never changed. Answer may use the frame until Flush, and
 	// reports false if no UDP listener is open on the port.
 	Answer(c Client, frame []byte, asked *datagram.Source) bool
 	// Unowned handles a STUN message of a client that sends to this pod and has no session in any pod. asked has the
-	// same meaning as for Answer. It does not retain the message.
+	// same meaning as for Answer. Unowned does not retain the message.
 	Unowned(c Client, message []byte, asked *datagram.Source)
 	// Flush ends a batch of calls of Deliver and Answer.
 	Flush(now time.Time)
@@ -128,8 +128,8 @@ type Options struct {
 	// Copies is the largest memory of copies of sessions of other pods, in bytes; 0 means maxCopies.
 	Copies int
 	// Ambiguous reports whether a client at another pod may have the same address and port: a node that translates
-	// addresses uses a port once for each pod. No owner is searched for such a client. Nil means that no address is
-	// ambiguous.
+	// addresses may use one of its ports for another client at each pod. No owner is searched for such a client. Nil
+	// means that no address is ambiguous.
 	Ambiguous func(client netip.Addr) bool
 }
 

@@ -49,7 +49,7 @@ func TestADatagramReachesTheOwner(t *testing.T) {
 				}
 				owner.end(c)
 				settle()
-				front.pass(c, "late") // the front forgets
+				front.pass(c, "late") // the front forgets the owner
 				settle()
 				front.expect(nil, nil)
 				time.Sleep(2 * answerTimeout)
@@ -382,7 +382,7 @@ func TestChangesOfTheList(t *testing.T) {
 			if delivered, _ := owner.sessions.got(); len(delivered) != clients {
 				t.Errorf("%s: %d datagrams of %d are delivered", event, len(delivered), clients)
 			}
-			time.Sleep(idle + 2*time.Second) // the front forgets
+			time.Sleep(idle + 2*time.Second) // the front forgets the owner
 			synctest.Wait()
 			if got := front.Status().Clients; got != 0 {
 				t.Fatalf("the front knows %d clients", got)

@@ -17,8 +17,8 @@ import (
 const (
 	// MaxRecord is the size of the longest record of a session that is handed over.
 	MaxRecord = 16 << 10
-	// offerTimes is how often a session is offered to a pod that does not answer. offerTimeout is how long the former
-	// owner waits for each answer.
+	// offerTimes is how many times a session is offered to a pod that does not answer. offerTimeout is how long the
+	// offering pod waits for each answer.
 	offerTimes   = 4
 	offerTimeout = 250 * time.Millisecond
 	// maxSuccessors is the number of pods to which a session is offered.
@@ -110,8 +110,8 @@ func (f *Forwarder) Adopt(c Client, record []byte, asked datagram.Source, front 
 	return f.handed(k, c, front.pod, &asked)
 }
 
-// Adopts reports whether a session can be offered to a front: the front does not drain, and has answered the latest
-// offer.
+// Adopts reports whether a session can be offered to a front: the front accepts sessions, and has answered the offers
+// of the last silentFor.
 func (f *Forwarder) Adopts(front ReturnPath) bool {
 	return f != nil && front.pod.accepts() && !f.silent(front.pod, adopt)
 }
@@ -137,7 +137,7 @@ func (f *Forwarder) handed(k clientKey, c Client, to *pod, asked *datagram.Sourc
 	return ReturnPath{forwarder: f, pod: to, client: c}, nil
 }
 
-// HasSuccessors reports whether there is another pod that does not drain.
+// HasSuccessors reports whether there is another pod that may take over sessions.
 func (f *Forwarder) HasSuccessors() bool { return f != nil && len(f.successors(clientKey{})) > 0 }
 
 // Delivered returns the number of datagrams of clients that other pods have forwarded to this owner. It is 0 if f is
@@ -152,7 +152,8 @@ func (f *Forwarder) Delivered() uint64 {
 // Passed returns the number of datagrams of clients that this front has forwarded to owners.
 func (f *Forwarder) Passed() uint64 { return f.counters.passed.Load() }
 
-// successors returns the pods that may take over the session of a client, the highest rendezvous hash first.
+// successors returns the pods that may take over the session of a client, the highest rendezvous hash first. They do
+// not drain, and have answered the offers of the last silentFor.
 func (f *Forwarder) successors(k clientKey) (list []*pod) {
 	v := f.view.Load()
 	if !v.forwards() {

@@ -20,15 +20,15 @@ const (
 type index struct {
 	mu   sync.Mutex
 	held map[clientKey]holding
-	// copies are the latest records of the sessions of these owners. bytes is their memory, and room is the limit of
-	// bytes.
+	// copies are the latest records of the sessions that these clients have at their owners. bytes is their memory, and
+	// room is the limit of bytes.
 	copies      map[clientKey]*saved
 	bytes, room int
 	// clients is Options.Clients.
 	clients int
 }
 
-// holding is the id of the owner of a client, and the end of its validity.
+// holding is the id of the owner of a client, and the time until which the entry is valid.
 type holding struct {
 	owner uint64
 	until time.Duration

@@ -12,7 +12,7 @@ import (
 )
 
 // The quota of a user counts the sessions in all pods. One pod, the home of the user, decides about each new session:
-// the pod with the highest rendezvous hash. Each pod reports to the homes how many sessions their users have in this
+// the pod with the highest rendezvous hash. Each pod reports to the homes how many sessions their users have at this
 // pod, and asks the home of a user before it answers an Allocate request. So two concurrent requests at two pods cannot
 // both get the last session of a quota. Reported counts alone could not prevent that.
 //
@@ -23,12 +23,12 @@ const (
 	// valid, so that two frames may be lost.
 	countEvery = 10 * time.Second
 	countTime  = 35 * time.Second
-	// admitTimes is how often a home is asked about a session, and admitTimeout is how long the pod waits for each
+	// admitTimes is how many times a home is asked about a session, and admitTimeout is how long the pod waits for each
 	// answer. Together they are shorter than the 500 ms after which a client repeats its request (RFC 8489 §6.2.1).
 	admitTimes   = 3
 	admitTimeout = 100 * time.Millisecond
-	// alone is how long a pod sends no question to a home that has not answered, so that clients do not wait for this
-	// home.
+	// alone is how long a pod sends no admit frame to a home that has not answered, so that clients do not wait for
+	// this home.
 	alone = 5 * time.Second
 	// maxCounts is the largest number of counts that a home stores. The users of 1,000,000 sessions in 100 pods with
 	// one session each need 10,000.
@@ -73,8 +73,9 @@ func newQuotas() quotas {
 	}
 }
 
-// ownCount is a number of sessions of this process. counter is read at the same time as the number. Sessions that the
-// home admits for a frame with a higher counter are not in the number, even if the number is sent later.
+// ownCount is a number of sessions of this process. counter is the counter of the latest frame when the sessions were
+// counted. A session that the home admits for a frame with a higher counter is not included, even if the number is sent
+// after that frame.
 type ownCount struct {
 	sessions uint32
 	counter  uint64
@@ -101,8 +102,8 @@ type admission struct {
 
 // Admit asks whether a user may have another session, and calls answer once: before Admit returns, or later from
 // another goroutine, or never after Close. sessions is the number of sessions of the user here, with the new one. limit
-// is the largest number in all pods. If no home answers, the answer is yes, because the caller has compared its own
-// number with the limit.
+// is the largest number in all pods. If the home does not answer, the answer is yes, because the caller has compared
+// its own number with the limit.
 func (f *Forwarder) Admit(u User, sessions, limit uint32, answer func(ok bool)) {
 	if f == nil {
 		answer(true)
@@ -127,7 +128,7 @@ func (f *Forwarder) Admit(u User, sessions, limit uint32, answer func(ok bool)) 
 	f.ask(a)
 }
 
-// await returns a new admission. It returns nil if the home has not answered a short time ago.
+// await returns a new admission, or nil while no admit frame is sent to the home (see alone).
 func (f *Forwarder) await(home *pod, u User, sessions, limit uint32, answer func(ok bool)) *admission {
 	q := &f.quotas
 	q.mu.Lock()
@@ -237,7 +238,8 @@ func (f *Forwarder) admits(v *view, u User, next count, limit uint32) bool {
 	if total > uint64(limit) {
 		return false
 	}
-	// The readers of a pod may send the second question first, so a question never lowers a number.
+	// Several readers of a pod send admit frames, so an earlier one may arrive last. An admit frame therefore never
+	// lowers the stored number.
 	next.sessions = max(next.sessions, admitted)
 	f.store(u, next)
 	return true
@@ -263,7 +265,7 @@ func (f *Forwarder) store(u User, next count) {
 	}
 }
 
-// sweepQuotas removes expired counts and admissions.
+// sweepQuotas removes expired counts, and the homes that may be asked again from silent.
 func (f *Forwarder) sweepQuotas(now time.Duration) {
 	q := &f.quotas
 	q.mu.Lock()

@@ -111,7 +111,7 @@ func answers(list []*atomic.Int32) (admitted, refused, open int) {
 	return admitted, refused, open
 }
 
-// decidedAlone returns how often pods have decided without an answer of a home.
+// decidedAlone returns how many times pods have decided without an answer of a home.
 func decidedAlone(nodes []*node) (n uint64) {
 	for _, d := range nodes {
 		n += d.meter.QuotaUnanswered.Load()
@@ -212,7 +212,7 @@ func TestQuotaWithoutTheHome(t *testing.T) {
 }
 
 // Sessions of a pod that has ended do not count. If the pod has left the list, or was replaced by a process with the
-// same sessions, this is so at once; otherwise when its numbers expire.
+// same sessions, they stop counting at once. Otherwise they count until the numbers of the pod expire.
 func TestQuotaForgets(t *testing.T) {
 	for name, c := range map[string]struct {
 		goes func(n *network, nodes []*node) []*node

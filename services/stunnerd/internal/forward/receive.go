@@ -124,7 +124,7 @@ func (f *Forwarder) handleData(l *link, k clientKey, m message, now time.Time) {
 		}
 	}
 	f.replies.add(l, unknown, m.client, nil)
-	f.queue(k, m.client, release) // a home has named this pod as the owner, but it has no session
+	f.queue(k, m.client, release) // a home has named this pod as the owner, but this pod has no session
 }
 
 func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time.Time) {
@@ -142,7 +142,7 @@ func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time
 	case ok && owner == l.pod.id:
 		f.refuse(meter.Loop, l.peer.Address)
 		f.index.release(k, owner)
-	case ok && f.awaitsTakeOver(v, k, m.client, owner, f.since(now)): // the client sends further datagrams
+	case ok && f.awaitsTakeOver(v, k, m.client, owner, f.since(now)): // drop the datagram: the client sends more
 		return
 	case ok && v.links[owner] != nil:
 		v.links[owner].pod.need(f.since(now))

@@ -22,7 +22,7 @@ type echoes struct {
 	packets []datagram.Packet
 	front   ReturnPath
 	answers chan string
-	// datagrams of the client bad cause a panic
+	// bad is the client whose datagrams cause a panic.
 	bad Client
 }
 

@@ -9,7 +9,8 @@ import (
 
 // Status is the state of a Forwarder.
 type Status struct {
-	// Problem says why nothing is forwarded. It is empty if forwarding works.
+	// Problem says why nothing is forwarded, or why nothing is forwarded between some of the pods. It is empty if
+	// forwarding works.
 	Problem string
 	// Peers is the number of other pods. Clients is the number of clients whose owner this front knows. Held is the
 	// number of clients whose owner this home stores.

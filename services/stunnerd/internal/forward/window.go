@@ -3,16 +3,16 @@ package forward
 import "sync/atomic"
 
 // windowSize is how far the counter of a frame may be behind the highest counter of its sender. Each reader of a
-// process assigns counters when it builds frames, and sends the frames in batches. The frames of a reader are still
-// accepted if it is not scheduled for 300 ms between both, while the other readers send 100,000 frames a second.
+// process assigns counters when it builds frames, and sends the frames in batches. A reader may not be scheduled for
+// 300 ms between these two steps, while the other readers send 100,000 frames a second. Its frames are still accepted.
 const windowSize = 1 << 15
 
 // window detects replayed frames by their counters, like RFC 6479. The zero window has seen no frame. One goroutine
 // uses it, except that another goroutine may read highest.
 type window struct {
 	highest atomic.Uint64
-	// seen has a bit for each counter, in a ring of words. The ring has one word more than windowSize needs, which is
-	// being filled.
+	// seen has a bit for each counter, in a ring of words. The ring has one word more than windowSize needs. This word
+	// is the one that is being filled.
 	seen [words]uint64
 }
 

@@ -112,9 +112,9 @@ func credentialComplete(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// nonceFresh answers an invalid or expired nonce with 438 and a new nonce. For a session that has come from another
-// pod, a nonce of that pod is valid, except in an Allocate request. Such an Allocate request may repeat one that the
-// other pod has answered, and a second session of the client would take the datagrams of the first one.
+// nonceFresh answers an invalid or expired nonce with 438 and a new nonce. A nonce of another pod is valid too, because
+// the session may have come from that pod. In an Allocate request it is not valid. Such a request may repeat one that
+// the other pod has answered, and a second session of the client would take the datagrams of the first one.
 func nonceFresh(g *Gate, r *request) *refusal {
 	sent, _ := r.Value(stun.AttrNonce)
 	if c, ok := r.client.(session.Movable); ok && c.Authenticated() {
@@ -271,8 +271,8 @@ func wholeDatagrams(g *Gate, r *request) *refusal {
 }
 
 // reservation refuses malformed EVEN-PORT and RESERVATION-TOKEN attributes, and combinations that RFC 8656 §7.2
-// forbids, with 400: both of them, RESERVATION-TOKEN with a family, and a pair of ports with ADDITIONAL-ADDRESS-FAMILY.
-// Gate.reservePort checks the token itself.
+// forbids, with 400: EVEN-PORT with RESERVATION-TOKEN, RESERVATION-TOKEN with a family, and a pair of ports with
+// ADDITIONAL-ADDRESS-FAMILY. Gate.reservePort checks the token itself.
 func reservation(_ *Gate, r *request) *refusal {
 	even, hasEven := r.Value(stun.AttrEvenPort)
 	token, hasToken := r.Value(stun.AttrReservationToken)
@@ -302,9 +302,10 @@ func relayFamily(g *Gate, r *request) *refusal {
 	return refuseIf(!ok, stun.CodeAddrFamilyNotSupported, meter.FamilyUnsupported)
 }
 
-// notRetiring refuses a new allocation with 508 if the listener is retired, or if the process drains and no longer admits
-// late clients (session.Table.AdmitLate). A client that another pod has passed here may be as late as one over a
-// connection: that pod did not know yet that this one drains, and no request is passed on twice.
+// notRetiring refuses a new allocation with 508 if the listener is retired, or if the process drains and no longer
+// admits late clients (session.Table.AdmitLate). Two kinds of clients cannot be passed to another pod: a client over a
+// connection, and a client that another pod has passed here because it did not know yet that this pod drains. A request
+// is passed on only once.
 func notRetiring(g *Gate, r *request) *refusal {
 	c, movable := r.client.(session.Movable)
 	stays := r.client.Connected() || movable && c.Authenticated()
@@ -449,9 +450,9 @@ func (g *Gate) challenge(r *request, code stun.ErrorCode, reason meter.Reason) *
 	return &refusal{code: code, reason: reason, attrs: []stun.Setter{realm, fresh}}
 }
 
-// realm returns the realm of a challenge: the current realm, except in a 438 to a request with the realm of a former
-// authority whose passwords differ. Such a 438 repeats the realm of the request, because the key of a client depends on
-// the realm of the challenge.
+// realm returns the realm of a challenge: the current realm, with one exception. A 438 repeats the realm of the request
+// if it is the realm of a former authority whose credentials differ from the current ones. A client derives its key
+// from the realm of the challenge, and the former credentials are not valid in the current realm.
 func (g *Gate) realm(r *request, code stun.ErrorCode, now time.Time) string {
 	p := g.policy.Load()
 	if sent, _ := r.Value(stun.AttrRealm); code == stun.CodeStaleNonce {

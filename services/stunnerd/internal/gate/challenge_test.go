@@ -17,7 +17,7 @@ func (v *virtual) first() []byte { return v.build(request4(stun.MethodAllocate),
 // T-10: behind an address that many clients share, every new client gets its challenge during a flood, whether the
 // flood uses one or random ports, and one or many transaction IDs. A client sends its request at most seven times.
 func TestFloodPreventsNoChallenge(t *testing.T) {
-	const perClient = 12_000 // 60,000 a second, and a client repeats after 200 ms
+	const perClient = 12_000 // requests in the 200 ms before a client repeats its own: 60,000 a second
 	for name, flood := range map[string]func(v *virtual, dice *rand.Rand, i int) (*client, []byte){
 		"one socket": func(
 			v *virtual, _ *rand.Rand, _ int,

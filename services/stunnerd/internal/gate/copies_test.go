@@ -186,8 +186,8 @@ func TestCopyOfAClientThatDoesNotNominate(t *testing.T) {
 	})
 }
 
-// a copy has the checks and the former credentials that fit. There are no copies of sessions without a check, of sessions over connections,
-// and of provisional sessions.
+// a copy has the checks and the former credentials that fit. There are no copies of sessions without a check, of
+// sessions over connections, and of provisional sessions.
 func TestACopyHasTheChecksThatFit(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := s.idle()

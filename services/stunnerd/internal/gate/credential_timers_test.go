@@ -108,8 +108,8 @@ func TestFormerPasswordRefreshesSessions(t *testing.T) {
 	})
 }
 
-// R-14, T-A4: an Allocate that is retransmitted after its credential has expired, or after a change of the password or the
-// realm, gets the success answer that was lost (RFC 8656 §7.2). Another Allocate with the same credential gets 401.
+// R-14, T-A4: an Allocate that is retransmitted after its credential has expired, or after a change of the password or
+// the realm, gets the success answer that was lost (RFC 8656 §7.2). Another Allocate with the same credential gets 401.
 func TestRepeatedAllocateWithFormerCredentialGetsTheSameAnswer(t *testing.T) {
 	const soon = 10 * time.Second
 	for name, tc := range map[string]struct {

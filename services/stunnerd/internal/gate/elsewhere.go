@@ -33,8 +33,8 @@ func (g *Gate) elsewhere(r *request, message []byte) bool {
 	return false
 }
 
-// beginElsewhere passes an authenticated Allocate request to another pod, if this process drains. Load balancers may send
-// new clients to a pod for some time after it has begun to drain.
+// beginElsewhere passes an authenticated Allocate request to another pod, if this process drains. Load balancers may
+// send new clients to a pod for some time after it has begun to drain.
 func (g *Gate) beginElsewhere(r *request) bool {
 	c, ok := r.client.(session.Movable)
 	return ok && g.table.Draining() && c.Begin(r.Raw)

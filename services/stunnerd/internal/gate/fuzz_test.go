@@ -112,7 +112,7 @@ func (s *sequence) step(script []byte) (rest []byte) {
 	s.steps++
 	script = append(script, 0, 0, 0)[:max(3, len(script))]
 	letter, how, extra := script[0], script[1], min(int(script[2]), len(script)-3)
-	if script[2] == ' ' { // seeds have spaces
+	if script[2] == ' ' { // seeds have a space in place of the length 0
 		extra = 0
 	}
 	more, rest := script[3:3+extra], script[3+extra:]

@@ -56,8 +56,8 @@ import (
 type Policy struct {
 	// Authority verifies credentials, and names the realm. With the zero Authority the listener serves STUN only.
 	Authority credential.Authority
-	// Former are earlier authorities, the first replaced one first. An existing session may use a credential of a former authority until
-	// Former.Until. A new session may use it only if Former.New is set, too.
+	// Former are earlier authorities, in the order in which they were replaced. An existing session may use a
+	// credential of a former authority until Former.Until. A new session may use it only if Former.New is set, too.
 	Former []Former
 	// RelayAddrs are the IP addresses of relayed transport addresses, at most one for each family. The first one is
 	// used if the client requests no family.
@@ -80,8 +80,8 @@ func (p *Policy) refuses(username, userID string, caveats credential.Caveats, no
 type Former = session.Former
 
 // former returns the authorities for the record of a session that goes to another pod: those that were replaced since
-// the session began, and that are still valid. A session that began later does not need them, and the config of each
-// pod has those with New.
+// the session began, and that are still valid. A session that began after the replacement of an authority does not need
+// that authority. Authorities with New are not in the record, because the config of each pod has them.
 func (p *Policy) former(started, now time.Time) (list []Former) {
 	for _, f := range p.Former {
 		if !f.New && !f.Replaced.Before(started) && now.Before(f.Until) && f.Storable() && len(list) < session.MaxFormer {
@@ -143,7 +143,7 @@ type flow struct {
 	// allocated is the transaction ID of the Allocate request. A retransmitted Allocate has the same transaction ID and
 	// gets the same answer (RFC 8656 §7.2).
 	allocated [stun.TransactionIDSize]byte
-	// lifetime is the granted lifetime in seconds. refreshing guards it, and until.
+	// lifetime is the granted lifetime in seconds. refreshing guards lifetime and until.
 	lifetime uint32
 	// realm is the realm of the latest accepted request.
 	realm atomic.Pointer[string]
@@ -161,7 +161,7 @@ type flow struct {
 	permitted permissions
 	// guesses counts wrong passwords for Username on this 5-tuple.
 	guesses limit.Guesses
-	// generation is the number of processes that have continued the session before.
+	// generation is Record.Generation of the session in this process (see forward.Version).
 	generation uint32
 	// id is the journal.ID of the session, or 0 if it is not stored in the journal.
 	id atomic.Uint64
@@ -353,8 +353,8 @@ func (g *Gate) flowOf(client session.Client) *flow {
 	return f
 }
 
-// end ends the allocation of a client for a reason of package usage or meter, and closes its relay, also if the engine
-// fails. The relay calls Gate.ended.
+// end ends the allocation of a client and closes its relay, even if the engine fails. The relay calls Gate.ended. why
+// is the reason, of package usage or meter.
 func (g *Gate) end(f *flow, why string) {
 	f.Usage.Because(why)
 	if err := f.allocation.End(); err != nil {

@@ -46,7 +46,7 @@ func (f *flow) enter() bool {
 	return true
 }
 
-// setLeaving reports whether it has changed the state.
+// setLeaving sets whether the session is being handed over. It reports whether that has changed.
 func (f *flow) setLeaving(leaving bool) bool {
 	f.changing.Lock()
 	defer f.changing.Unlock()
@@ -55,8 +55,9 @@ func (f *flow) setLeaving(leaving bool) bool {
 	return changed
 }
 
-// Depart prepares the session of a client for another pod. excluded reports addresses of peers whose sessions stay. The
-// error is ErrTransport or ErrPeer, or says that the session has ended, has not begun or is already being handed over.
+// Depart prepares the session of a client for another pod. A session stays if excluded reports true for the address of
+// an active peer. The error is ErrTransport or ErrPeer, or says that the session has ended, has not begun or is already
+// being handed over.
 func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*Departure, error) {
 	f := g.flow(client)
 	if f == nil {
@@ -96,8 +97,8 @@ func (d *Departure) Stay() {
 	d.flow.setLeaving(false)
 }
 
-// Ended returns an error if the session has ended since Depart, for example because the operator has ended it. The other
-// pod must then not become the owner.
+// Ended returns an error if the session has ended since Depart, for example because the operator has ended it. The
+// other pod must then not become the owner.
 func (d *Departure) Ended() error {
 	if d.flow.relay.Closed() {
 		return errEnded

@@ -17,9 +17,9 @@ const (
 	permissionLifetime = 5 * time.Minute
 )
 
-// permissions counts the permissions of an allocation for the limit MaxPermissions, and charges the session for them
-// and for its channels. The allocation engine enforces the permissions themselves, except restored permissions, because
-// the engine would restart their lifetime.
+// permissions counts the permissions of an allocation for the limit MaxPermissions, and charges the session for its
+// permissions and channels. The allocation engine enforces the permissions themselves, except restored permissions,
+// because the engine would restart their lifetime.
 type permissions struct {
 	mu   sync.Mutex
 	list []permission // a map would take 400 bytes more for an allocation with one peer

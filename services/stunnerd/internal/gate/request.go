@@ -59,8 +59,8 @@ func (r *request) limited() limit.Request {
 	return l
 }
 
-// begins reports whether the request needs a credential with which a session may begin: not if the client has a session
-// and the request is no Allocate, or is the Allocate of this session once more.
+// begins reports whether the request needs a credential with which a session may begin. If the client has a session,
+// only an Allocate with another transaction ID than the Allocate of this session needs such a credential.
 func (r *request) begins() bool {
 	return r.flow == nil || r.Type.Method == stun.MethodAllocate && r.TransactionID != r.flow.allocated
 }

@@ -108,8 +108,8 @@ func (g *Gate) storePermissions(f *flow, peers []netip.AddrPort) {
 	g.journal.Permit(f.stored(), addrs, time.Now().Add(permissionLifetime))
 }
 
-// storeChannel stores a channel binding. The channel and the permission that ChannelBind installs have the same end: see
-// relay.Relay.Restore.
+// storeChannel stores a channel binding. The channel and the permission that ChannelBind installs have the same end:
+// see relay.Relay.Restore.
 func (g *Gate) storeChannel(f *flow, number uint16, peer netip.AddrPort) {
 	if f.stored() == 0 {
 		return

@@ -81,7 +81,7 @@ func (s *stored) killed(clients ...*client) *stored {
 		}
 	}
 	next.open()
-	s.Gate.Close() // its timers would remain
+	s.Gate.Close() // otherwise its timers would remain
 	var saved []Saved
 	for _, e := range next.restored {
 		socket, err := next.net.Open(e.Relay.Addr(), e.Relay.Port())
@@ -444,7 +444,7 @@ func TestLostSessionIsStoredAgain(t *testing.T) {
 				}
 				s.at(200 * time.Second)
 				s.must(c, stun.MethodRefresh, lifetime(1800))
-				synctest.Wait() // s.fixture.stored would not do: without a file, no answer waits for the writer
+				synctest.Wait() // s.fixture.stored does not wait: without a file, no answer waits for the writer
 				if _, lost := s.Unstored(); lost != 0 {
 					t.Errorf("%d lost after the Refresh", lost)
 				}

@@ -227,8 +227,8 @@ func (g *Gate) binding(r *request) ([]byte, error) {
 	return r.answer(stun.ClassSuccessResponse, mapped, stun.RawAttribute{Type: stun.AttrPadding, Value: zeros[:n]})
 }
 
-// mappedSize is the length of XOR-MAPPED-ADDRESS with an IPv6 address. maxPadding is the longest PADDING of an answer:
-// with PADDING beyond the MTU of Ethernet, a client cannot test the path.
+// mappedSize is the length of XOR-MAPPED-ADDRESS with an IPv6 address. maxPadding is the longest PADDING of an answer.
+// Longer PADDING would exceed the MTU of Ethernet, and the answer would not test the path.
 const (
 	mappedSize = 24
 	maxPadding = 1500

@@ -33,11 +33,11 @@ func (j *Journal) start() (restored Restored) {
 		j.setAside(failedName, errors.New("two processes have ended while they restored its sessions"))
 		j.Done()
 	}
-	j.last, j.root, j.size = s.last, s.root, whole // the volume has these bytes again when the file is replaced
+	j.last, j.root, j.size = s.last, s.root, whole // these bytes of the volume are free again when the file is replaced
 	former := slices.Collect(maps.Keys(s.sessions))
 	s.resume(j.o.Now())
 	for _, e := range s.entries() {
-		if kept, err := j.join(e.Record); err == nil { // always nil, because replay enforces the limits of a Record
+		if kept, err := j.join(e.Record); err == nil { // err is always nil: replay enforces the limits of a Record
 			kept.queued = true
 			j.sessions[e.ID] = kept
 			j.shares.set(&kept.share, kept.sizes())
@@ -53,7 +53,7 @@ func (j *Journal) start() (restored Restored) {
 	case err == nil:
 	case whole > 0 && j.keep(whole) == nil:
 		j.warn("compact journal", err)
-		for _, id := range former { // the new file gets their current state, or their end
+		for _, id := range former { // the appended entries give their current state, or their end
 			j.queue.whole[id] = struct{}{}
 		}
 		j.work()
@@ -131,8 +131,8 @@ func (j *Journal) attempts() int {
 	return before
 }
 
-// read reads the journal of the previous process. It returns the number of bytes up to the end of the last whole entry. A
-// damaged file is renamed and kept.
+// read reads the journal of the previous process. It returns the number of bytes up to the end of the last whole entry.
+// A damaged file is renamed and kept.
 func (j *Journal) read() (s state, whole int64) {
 	info, err := os.Lstat(j.path(fileName))
 	switch {

@@ -103,8 +103,8 @@ const (
 	maxSize = 256 << 20
 	// maxRoom is how many bytes of a volume the journal uses at most.
 	maxRoom = 128 << 20
-	// leastCapacity is the size of the state that is always kept in memory, to be written when the volume has free
-	// space.
+	// leastCapacity is the least result of capacity, even if the volume is full: the state stays in memory until the
+	// volume has free space.
 	leastCapacity = 64 << 10
 	// retryAfter is the time between two attempts to create a file, or to measure a volume that is too small.
 	retryAfter = 10 * time.Second
@@ -205,7 +205,7 @@ func osFile(name string, flags int) (file, error) {
 	return f, nil
 }
 
-// room returns how many bytes this user may add to the volume of a folder.
+// room returns how many bytes the user of this process may add to the volume of a folder.
 func room(dir string) (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

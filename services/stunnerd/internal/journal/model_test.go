@@ -215,7 +215,7 @@ func (w *model) crash() {
 		ok := past[0].step > w.answered && found[id] == nil
 		for i, m := range past {
 			if i+1 < len(past) && past[i+1].step <= w.answered {
-				continue // answered states of the past
+				continue // a later change was answered too, so this state must not be restored
 			}
 			want := resumed(w.now, m.Record)
 			ok = ok || len(want) == 0 && found[id] == nil ||
@@ -304,7 +304,7 @@ func (w *model) denied(r *session.Record) {
 		}
 	}
 	c := w.j.shares.capacity
-	const change = 600 // the size of a check that was removed, or of the change
+	const change = 600 // the largest size of the change, and of a check that was removed for it
 	if (user+change)*50 < c && (source+change)*50 < c && all+2*change < c {
 		w.t.Fatalf("refused a change of a user with %d bytes and a source with %d, of %d: %+v", user, source, c, r)
 	}
@@ -385,7 +385,7 @@ func (w *model) change() {
 		if len(got.Permissions) > len(r.Permissions) || len(got.Channels) > len(r.Channels) {
 			w.t.Fatalf("%+v, want at most %+v", got, r)
 		}
-		for _, p := range now.Permissions { // none is lost
+		for _, p := range now.Permissions { // no permission is lost
 			has := func(o session.Permission) bool { return o.Peer == p.Peer }
 			if p.Until.After(w.now) && !slices.ContainsFunc(got.Permissions, has) {
 				w.t.Fatalf("%+v is lost: %+v", p, got)

@@ -18,7 +18,7 @@ import (
 //
 //	length of the payload     2 bytes, big endian, at least 1
 //	CRC-32C                   4 bytes, big endian, over the length and the payload
-//	payload                   kind (1 byte), ID of the session (uvarint), then what the kind says
+//	payload                   kind (1 byte), ID of the session (uvarint), then the fields of the kind
 //
 // Numbers, addresses and times are in the notation of session.Record.
 const (
@@ -212,8 +212,9 @@ func (s *state) apply(payload []byte) bool {
 	return d.Done()
 }
 
-// put moves the element to the end of the list, or appends it. If the list is full, the first element is removed. It
-// was stored first and ends first, because the gate counts only permissions and channels that have not ended.
+// put moves the element to the end of the list, or appends it. If the list is full, the first element is removed, which
+// was stored first. A permission or channel that is removed has ended already, because the gate refuses a request that
+// would exceed the limit with live ones.
 func put[E any](list []E, e E, limit int, same func(E) bool) []E {
 	list = slices.DeleteFunc(list, same)
 	if len(list) >= limit {
@@ -234,7 +235,7 @@ func (s *state) resume(now time.Time) {
 	maps.DeleteFunc(s.sessions, func(_ ID, r *session.Record) bool { return !r.Until.After(now) })
 	s.former = slices.DeleteFunc(s.former, func(f session.Former) bool { return !f.Until.After(now) })
 	if len(s.former) == 0 {
-		s.former = nil // not an entry that earlier releases do not know
+		s.former = nil // so that no entry is written whose kind earlier releases do not know
 	}
 	limit := func(until *time.Time, lifetime time.Duration) {
 		*until = now.Add(min(until.Sub(now), lifetime))

@@ -118,9 +118,9 @@ func (s *shares) admits(of *share, k class, n int64) bool {
 	return true
 }
 
-// most returns the maximum number of stored bytes that count for a class (see upTo). For essential entries it is twice
-// the capacity, because the capacity may have become smaller since they were stored. The file is then compacted in
-// place.
+// most returns the maximum number of stored bytes that count for a class (see upTo). For essential entries the maximum
+// is twice the capacity, because the capacity may have become smaller since they were stored. In that case the file is
+// compacted in place.
 func (s *shares) most(k class) int64 {
 	if k == essential {
 		return 2 * s.capacity

@@ -19,7 +19,7 @@ type queue struct {
 	// whole contains the sessions that are written as a whole after the entries: the current state of a live session,
 	// or the end of an ended one.
 	whole map[ID]struct{}
-	// common reports whether the root of the nonces and the former authorities are written.
+	// common reports whether the root of the nonces and the former authorities must be written.
 	common bool
 	// spare is an empty buffer for later entries.
 	spare []byte
@@ -79,8 +79,8 @@ func (j *Journal) signal() {
 	}
 }
 
-// take removes all entries from the queue, and about queueSize bytes of whole sessions. covered is the number of
-// answers that may be sent when they are written. The caller must hold mu, and must return the memory with recycle.
+// take removes all entries from the queue, and about queueSize bytes of whole sessions. When these are written, the
+// answers before the number covered may be sent. The caller must hold mu, and must return the memory with recycle.
 func (j *Journal) take() (entries []byte, covered uint64) {
 	q := &j.queue
 	entries, q.entries, q.spare = q.entries, q.spare[:0], nil
@@ -307,7 +307,7 @@ func (j *Journal) restart() {
 		err = j.compact(false)
 	}
 	if err == nil {
-		_ = os.Remove(j.path(attemptsName)) // a previous process may have left it
+		_ = os.Remove(j.path(attemptsName)) // a previous process may have left the file
 		return
 	}
 	j.failed("start journal", err)

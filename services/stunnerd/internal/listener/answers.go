@@ -111,14 +111,14 @@ func (a *frontAnswers) sender(client netip.AddrPort, now time.Time) *datagram.Se
 }
 
 // room reports whether a socket for a client may be opened. If limit is reached, it closes a socket of the source with
-// the most sockets. If that is the source of the client itself, it closes nothing and reports false. The caller must
-// hold mu.
+// the most sockets, if that source has at least two sockets more than the source of the client. Otherwise it closes
+// nothing and reports false. The caller must hold mu.
 func (a *frontAnswers) room(source netip.Prefix) bool {
 	own := len(a.senders[source])
 	switch {
 	case a.number < a.limit:
 		return true
-	case own*len(a.senders) >= a.limit: // its share
+	case own*len(a.senders) >= a.limit: // the source has its share
 		return false
 	}
 	var most netip.Prefix

@@ -223,7 +223,7 @@ func TestClientsShareSocketsIfDescriptorsAreScarce(t *testing.T) {
 	}
 }
 
-// batches are the datagrams of a batch, by the number of their clients.
+// batchClients are the tested numbers of clients in a batch of datagrams.
 var batchClients = []int{1, 8, datagram.BatchSize}
 
 // fill adds a batch of answers. The answers to one client are in succession.

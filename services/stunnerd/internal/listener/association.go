@@ -33,12 +33,12 @@ const (
 	inboxBytes, inboxEntry, keptFactor = 24 << 10, 64, 4
 	inboxBurst                         = 40 << 10
 	// handshakeBytes is the maximum size of the records of one handshake, after its ClientHello. Each record counts
-	// recordBytes more. pion/dtls keeps fragments of messages, and encrypted records before it has the keys, until the
-	// association ends, and more than 400 bytes for each of them.
+	// recordBytes more. Until the association ends, pion/dtls keeps fragments of messages, and the encrypted records
+	// that arrive before it has the keys. Each of them takes more than 400 bytes.
 	handshakeBytes, recordBytes = 4096, 100
-	// otherBytes is the part of handshakeBytes that datagrams without a whole ClientKeyExchange may use. Another host can
-	// send such datagrams with the address of the client at any time. The rest suffices for five flights of the client,
-	// ClientKeyExchange to Finished.
+	// otherBytes is the part of handshakeBytes that datagrams without a whole ClientKeyExchange may use. Another host
+	// can send such datagrams with the address of the client at any time. The rest suffices for five flights of the
+	// client, ClientKeyExchange to Finished.
 	otherBytes = handshakeBytes / 2
 	// finishedSize is the size of the content of the record with Finished: a nonce, the message header, the content,
 	// and the tag of AES-GCM, which all dtlsSuites use. A client sends no other encrypted handshake message.
@@ -95,8 +95,8 @@ type association struct {
 	ended chan struct{}
 	// established is set when the handshake is complete.
 	established atomic.Bool
-	// keyExchange is the size of the only ClientKeyExchange that the server can use, in bytes. It is 0 until the server has
-	// sent its ServerKeyExchange.
+	// keyExchange is the size of the only ClientKeyExchange that the server can use, in bytes. It is 0 until the server
+	// has sent its ServerKeyExchange.
 	keyExchange atomic.Int64
 	// handshaken is the number of bytes of handshake records that were received after the ClientHello.
 	handshaken atomic.Int64
@@ -204,9 +204,9 @@ func (s *dtlsSocket) remove(a *association) {
 }
 
 // newAssociation prepares the handshake for a ClientHello with a valid cookie. It queues the first two datagrams for
-// pion/dtls, which are made from the ClientHello. The second one also has a ChangeCipherSpec. pion/dtls keeps it until
-// it has the keys, and accepts encrypted records from then on. So it does not need that of the client, which nothing
-// distinguishes from a forged one. The handshake starts in connection.handshake.
+// pion/dtls, which are made from the ClientHello. The second one also has a ChangeCipherSpec, which pion/dtls keeps
+// until it has the keys. From then on pion/dtls accepts encrypted records. So it does not need the ChangeCipherSpec of
+// the client, which nothing distinguishes from a forged one. The handshake starts in connection.handshake.
 func newAssociation(
 	s *dtlsSocket, client netip.AddrPort, from datagram.Source, h hello, options ...dtls.ServerOption,
 ) (*association, error) {
@@ -238,7 +238,7 @@ func newAssociation(
 }
 
 // changeCipherSpec is the record of a ChangeCipherSpec with the number 1<<32. All other plain records of an association
-// have lower numbers, so pion/dtls does not take it for an old one when it has the keys.
+// have lower numbers, so pion/dtls does not discard it as an old record when it has the keys.
 var changeCipherSpec = []byte{typeChangeCipherSpec, 0xFE, 0xFD, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 1}
 
 // release closes the socket of the association, unless other clients share it.
@@ -359,8 +359,8 @@ func (b *burst) end() {
 // that were not accepted.
 func sizeInInbox(records []byte) int64 { return int64(cap(records)) + inboxEntry }
 
-// accepted returns a copy of the records of a datagram that the association accepts, and whether these are all records
-// that pion/dtls needs.
+// accepted returns a copy of those records of a datagram that pion/dtls gets. all reports whether the association
+// accepts all records of the datagram.
 func (a *association) accepted(datagram []byte) (accepted []byte, all bool) {
 	accepted, all = make([]byte, 0, len(datagram)), true
 	most := int64(otherBytes)
@@ -376,7 +376,7 @@ func (a *association) accepted(datagram []byte) (accepted []byte, all bool) {
 		switch record := rest[:size]; {
 		case size == recordHeader || !a.accepts(record, most):
 			all = false
-		case record[0] != typeChangeCipherSpec: // pion/dtls has one
+		case record[0] != typeChangeCipherSpec: // pion/dtls already has a ChangeCipherSpec
 			accepted = append(accepted, record...)
 			if epochOf(record) == 0 {
 				binary.BigEndian.PutUint64(accepted[len(accepted)-size+3:], a.plain.Add(1))
@@ -388,9 +388,9 @@ func (a *association) accepted(datagram []byte) (accepted []byte, all bool) {
 }
 
 // accepts reports whether a record is expected. It adds the size of a record of the handshake to handshaken, up to the
-// given limit. Plain records are not authenticated: pion/dtls ends an association because of plain application data, of
-// an unknown type or of a malformed ChangeCipherSpec, which it does not decrypt in any epoch. An invalid record must be
-// discarded instead (RFC 6347 §4.1.2.7).
+// given limit. Plain records are not authenticated, and an invalid record must be discarded (RFC 6347 §4.1.2.7). But
+// pion/dtls ends an association after plain application data, after a record of an unknown type, and after a malformed
+// ChangeCipherSpec, which it does not decrypt in any epoch.
 func (a *association) accepts(record []byte, most int64) bool {
 	kind, epoch, established := record[0], epochOf(record), a.established.Load()
 	switch {
@@ -423,9 +423,9 @@ func (a *association) accepts(record []byte, most int64) bool {
 	return false
 }
 
-// repeat sends the last flight of the server again, after a record that may be the Finished of a client that has lost this
-// flight (RFC 6347 §4.2.4). pion/dtls does not get the record, because it would keep it. The flight has the record numbers
-// of the first time, as if the network had duplicated it.
+// repeat sends the last flight of the server again, after a record that may be the Finished of a client that has lost
+// this flight (RFC 6347 §4.2.4). pion/dtls does not get that record, because it would keep the record. The repeated
+// flight has the same record numbers as the first one, as if the network had duplicated it.
 func (a *association) repeat() {
 	before, now := a.repeated.Load(), time.Now().UnixNano()
 	flight := a.last.Load()
@@ -439,9 +439,10 @@ func (a *association) repeat() {
 
 // continues reports whether a plain record has fragments of ClientKeyExchange, which is the message after the
 // ClientHello because the server requests no certificate. A fragment of a message of another size would end the
-// handshake, also an empty message before the server has sent its ServerKeyExchange. Any other record is discarded,
-// because it is forged or damaged, and would end the handshake. An alert is discarded too, because nothing distinguishes
-// an alert of the client from a forged alert: the handshake of a client that sends an alert ends at its timeout.
+// handshake, and so would an empty message before the server has sent its ServerKeyExchange. Any other record is
+// discarded, because it is forged or damaged, and would end the handshake. An alert is discarded too, because nothing
+// distinguishes an alert of the client from a forged alert. So the handshake of a client that sends an alert ends only
+// at its timeout.
 func (a *association) continues(record []byte) bool {
 	content := cryptobyte.String(record[recordHeader:])
 	for record[0] == typeHandshake && !content.Empty() {

@@ -50,7 +50,7 @@ func TestForgedRecordsEndNoCall(t *testing.T) {
 		if _, err := address.WriteTo(datagram, server); err != nil {
 			t.Fatal(err)
 		}
-		if sent++; sent%50 == 0 { // fewer than fit into the queues
+		if sent++; sent%50 == 0 { // fewer datagrams than fit into the queues
 			for len(address.seen) > 0 {
 				<-address.seen
 			}
@@ -99,7 +99,7 @@ type forging struct {
 	// forged returns the datagrams of the other host. next is the number of the next record of the client. late is set
 	// before the last flight of the client, when its ClientKeyExchange is expected.
 	forged func(next uint64, late bool) [][]byte
-	done   bool // with the last flight
+	done   bool // set with the last flight
 }
 
 func (f *forging) WriteTo(datagram []byte, to net.Addr) (int, error) {
@@ -133,7 +133,7 @@ func (f *forging) send(datagrams [][]byte, to net.Addr) error {
 // itself could have sent: a well-formed ClientKeyExchange when the server expects it.
 func TestForgedRecordsEndNoHandshake(t *testing.T) {
 	limits := NewLimits(0)
-	limits.turns = newHandshakeLimiter(1 << 20) // all of them at once
+	limits.turns = newHandshakeLimiter(1 << 20) // so that all handshakes compute at once
 	_, server := openLimited(t, oneCertificate(t), limits)
 	contents := [][]byte{
 		{0}, {1}, {2, 40}, {1, 0}, {2, 0, 0}, make([]byte, 100), make([]byte, 8000), make([]byte, 8100),
@@ -244,7 +244,7 @@ func TestForgedFloodsEndNoHandshake(t *testing.T) {
 					t.Errorf("%d flights of the client", n)
 				}
 				socket, at := l.association(t).socket, address.LocalAddr().(*net.UDPAddr).AddrPort()
-				for socket.find(at).handshaking() { // until then the server takes data for forged data
+				for socket.find(at).handshaking() { // during its handshake, the server discards data as forged
 					runtime.Gosched()
 				}
 				if err := binding(t, client); err != nil {
@@ -255,8 +255,8 @@ func TestForgedFloodsEndNoHandshake(t *testing.T) {
 	}
 }
 
-// lateForging is the socket of a client that loses the first last flight of the server. Another host then sends records of
-// the size of Finished with the address of the client.
+// lateForging is the socket of a client that loses the last flight of the server when the server sends it for the first
+// time. Another host then sends records of the size of Finished with the address of the client.
 type lateForging struct {
 	*net.UDPConn
 	server net.Addr
@@ -278,7 +278,7 @@ func (f lateForging) ReadFrom(to []byte) (int, net.Addr, error) {
 	return f.drain(to)
 }
 
-// drain reads what the forged datagrams cause, which the client loses too.
+// drain reads and discards the datagrams that the server sends because of the forged ones. The client loses them too.
 func (f lateForging) drain(to []byte) (int, net.Addr, error) {
 	for late := time.Now().Add(silent); ; {
 		_ = f.UDPConn.SetReadDeadline(late)
@@ -354,7 +354,8 @@ func (f helloForging) WriteTo(datagram []byte, to net.Addr) (int, error) {
 }
 
 // T-16: forged ClientHellos end no handshake, although their answers reach the client. The cookie in an answer is valid
-// for the ClientHello of the client, too. The record number of an answer does not make the client discard later records.
+// for the ClientHello of the client, too. The record number of an answer does not make the client discard later
+// records.
 func TestForgedHelloEndsNoHandshake(t *testing.T) {
 	_, server := openSecure(t, oneCertificate(t))
 	all := make([]uint64, 128) // two replay windows of pion/dtls
@@ -573,7 +574,7 @@ var floods = map[string]func(i int) []byte{
 // handshakeBytes of them. After the handshake, it keeps no plain record and no handshake record. The control is a flood
 // that pion/dtls discards.
 func TestFloodsOverDTLSAreNotBuffered(t *testing.T) {
-	const most = 1 << 20 // an association kept 8 MB
+	const most = 1 << 20 // a flood that an association keeps takes 8 MB
 	heap := func() uint64 {
 		var m runtime.MemStats
 		runtime.GC()

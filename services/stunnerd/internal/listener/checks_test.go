@@ -27,7 +27,7 @@ var relayed = map[string]func(method stun.Method, message []byte) []byte{
 
 func id(n byte) stun.Setter { return stun.NewTransactionIDSetter([stun.TransactionIDSize]byte{n}) }
 
-// Ends of connectivity checks.
+// Connectivity checks of ICE, and their answers.
 var (
 	iceKey    = stun.NewShortTermIntegrity("an ICE password")
 	iceCheck  = func(n byte) []byte { return stun.MustBuild(id(n), stun.BindingRequest, iceKey).Raw }

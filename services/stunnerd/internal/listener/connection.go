@@ -140,7 +140,7 @@ func (l *connections) Close() error {
 	err := l.sockets.Close()
 	l.serving.Wait()
 	if errors.Is(err, net.ErrClosed) {
-		return nil // ReleasePort has closed it
+		return nil // ReleasePort has closed the sockets before
 	}
 	return err
 }

@@ -53,7 +53,7 @@ func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-		synctest.Wait() // the last line is written
+		synctest.Wait() // until the last line is written
 		if n := bytes.Count(log.Bytes(), []byte(" reason=no_descriptor ")); n != 3 {
 			t.Errorf("%d lines in two minutes, want 3:\n%s", n, log.Bytes())
 		}

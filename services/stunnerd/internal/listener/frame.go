@@ -18,7 +18,7 @@ type framer struct {
 	buf  []byte
 	// buf[read:write] contains the received bytes that next has not returned yet.
 	read, write int
-	// large is the large buffer, and buf a slice of it. It is nil if buf is a small buffer.
+	// large is the large buffer, and buf a slice of it. large is nil if buf is a small buffer.
 	large *[largeBuffer]byte
 	// small is the small buffer while large is in use.
 	small []byte

@@ -35,8 +35,8 @@ type hello struct {
 	record   []byte // the whole record
 	sequence uint64 // number of the record
 	message  uint16 // number of the message in the handshake: 1 after a HelloVerifyRequest
-	// head is the body of the ClientHello before the cookie: its version, the random bytes of the client and its session
-	// ID.
+	// head is the body of the ClientHello before the cookie: its version, the random bytes of the client and its
+	// session ID.
 	head   []byte
 	cookie []byte
 	// tail is the part of the ClientHello after the cookie.
@@ -106,9 +106,10 @@ const (
 	// cookieLife is the minimum time for which a cookie is valid. The maximum is twice as long.
 	cookieLife = time.Minute
 	// lastVerify is the highest record number of a HelloVerifyRequest. The records of a handshake have higher numbers.
-	// A client discards a record whose number it has received before, or is lower than another one by more than its
-	// replay window. So the number of a forged ClientHello must not become the number of an answer. The first
-	// ClientHellos of a client have lower numbers, even if several are lost.
+	// A client discards a record with a number that it has received before, or that is below the highest received
+	// number by more than its replay window. So the answer to a forged ClientHello must not repeat an arbitrary number
+	// of that ClientHello. The first ClientHellos of a client have lower numbers than lastVerify, even if several are
+	// lost.
 	lastVerify = 15
 )
 
@@ -148,16 +149,16 @@ func (c *cookies) appendHelloVerify(to []byte, h hello, client netip.AddrPort, n
 	// Its record number is that of the ClientHello, so that the server needs no state (RFC 6347 §4.2.1), but at most
 	// lastVerify.
 	to = append(to, typeHandshake, 0xFE, 0xFF)
-	to = binary.BigEndian.AppendUint64(to, min(h.sequence, lastVerify)) // the two bytes before it, the epoch, are 0
+	to = binary.BigEndian.AppendUint64(to, min(h.sequence, lastVerify)) // the first two bytes are the epoch
 	to = binary.BigEndian.AppendUint16(to, messageHeader+body)
 	to = append(to, helloVerifyRequest, 0, 0, body, 0, 0, 0, 0, 0, 0, 0, body, 0xFE, 0xFF, cookieSize)
 	return append(to, c.cookie(client, periodOf(now))...)
 }
 
 // cookie returns the cookie for a client. The cookie depends on the client's address and on the number of the current
-// cookieLife since 1970. RFC 6347 §4.2.1 recommends that it also depends on the ClientHello. Then a forged ClientHello
-// would make the server send the client a cookie that is invalid for the ClientHello of the client. Clients accept one
-// HelloVerifyRequest, so the handshake would fail. The slice is valid until the next call.
+// cookieLife since 1970. It does not depend on the ClientHello, although RFC 6347 §4.2.1 recommends that. Otherwise a
+// forged ClientHello would make the server send the client a cookie that is invalid for the ClientHello of the client.
+// Clients accept one HelloVerifyRequest, so the handshake would fail. The slice is valid until the next call.
 func (c *cookies) cookie(client netip.AddrPort, period int64) []byte {
 	addr := client.Addr().As16()
 	c.mac.Reset()

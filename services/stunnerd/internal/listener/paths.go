@@ -50,8 +50,9 @@ type path struct {
 	front forward.ReturnPath
 	// received is when a datagram last arrived on a second path, in nanoseconds since 1970.
 	received atomic.Int64
-	// proven is the time of the first authentic datagram on this path since the client last used another path, in
-	// nanoseconds since 1970. 0 means that there was none.
+	// proven is the time of the first authentic datagram on this path since the client last used another path, or the
+	// later time at which a handover to this path was refused (see Stays), in nanoseconds since 1970. 0 means that
+	// there was none.
 	proven atomic.Int64
 }
 
@@ -275,8 +276,8 @@ type Movable interface {
 	Begin(client netip.AddrPort, message []byte, front forward.ReturnPath)
 	// Take continues a session of another pod. Data for the client is sent through that pod for now. If that pod is
 	// lost, front is the zero ReturnPath and former is nil, and no data is sent before a datagram of the client
-	// arrives. See gate.Gate.Take. If the datagrams of the client arrive at this pod, here is the address to which it
-	// sends, else nil.
+	// arrives. See gate.Gate.Take. If the datagrams of the client arrive at this pod, here is the address to which the
+	// client sends. Otherwise here is nil.
 	Take(r *session.Record, front forward.ReturnPath, here *datagram.Source, former relay.Socket) error
 	// Elsewhere returns the return path through another pod that a client with a session here uses. due is the time at
 	// which the session may be handed over to that pod; it depends on the number of earlier moves. Elsewhere reports
@@ -364,8 +365,9 @@ func (l *udpListener) Take(
 const (
 	// adoptAfter is how long a client uses another pod before its session is handed over to that pod.
 	adoptAfter = 30 * time.Second
-	// maxDoubled is how often adoptAfter is doubled: once for each earlier move of the session, and once for each
-	// refusal by another pod. A client that changes between pods on purpose moves its session at most every 16 minutes.
+	// maxDoubled is how many times adoptAfter is doubled at most: once for each earlier move of the session, and once
+	// for each refusal by another pod. A client that changes between pods on purpose moves its session at most every 16
+	// minutes.
 	maxDoubled = 5
 )
 

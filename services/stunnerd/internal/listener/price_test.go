@@ -88,12 +88,12 @@ func TestPricesCoverConnectionsWithoutASession(t *testing.T) {
 				c.Cert, c.Key = keyPair(t, "turn.example.org")
 			}
 			limits := NewLimits(0)
-			limits.turns = newHandshakeLimiter(1 << 20) // all of them at the same time
+			limits.turns = newHandshakeLimiter(1 << 20) // so that all handshakes compute at once
 			limits.handshakes = newConnLimiter(2*measured, 2*measured)
 			limits.headers = newConnLimiter(2*measured, 2*measured)
 			l, addr := openLimited(t, c, limits)
 			if tc.protocol != config.TURNDTLS {
-				tc.open(t, addr).Close() // memory that is allocated once
+				tc.open(t, addr).Close() // so that memory that is allocated only once is not measured
 			}
 			var costs []int64
 			for range rounds[tc.protocol] {
@@ -268,7 +268,7 @@ func TestPricesCoverConnections(t *testing.T) {
 				}
 				return conn
 			}
-			defer open().Close() // memory that is allocated once
+			defer open().Close() // so that memory that is allocated only once is not measured
 			before := memoryUsed()
 			var all []net.Conn
 			for range n {

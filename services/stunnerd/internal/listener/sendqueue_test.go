@@ -105,8 +105,8 @@ func eachTransport(t *testing.T, test func(t *testing.T, secure bool)) {
 	}
 }
 
-// the queue of a client that does not read is charged. If the session has no memory for them, media is dropped
-// and answers are kept. Nothing is charged after the client has read everything, or after the end.
+// the queue of a client that does not read is charged. If the session has no memory for the queue, media is
+// dropped and answers are kept. Nothing is charged after the client has read everything, or after the end.
 func TestQueueIsCharged(t *testing.T) {
 	o, client, _ := newSendQueue(t, false)
 	table := session.NewTable()
@@ -152,8 +152,8 @@ func TestQueueIsCharged(t *testing.T) {
 	}
 }
 
-// few answers wait for a client without a session that does not read, because no session is charged for them.
-// Beyond that, its connection ends.
+// few answers wait for a client without a session that does not read, because no session is charged for them. If
+// more answers wait, the connection of the client ends.
 func TestFewAnswersWaitForAClientWithoutASession(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		o, client, drops := newSendQueue(t, secure)

@@ -133,8 +133,8 @@ func (e Entry) same(other Entry) bool {
 }
 
 // RefuseNote counts a refusal like Refuse, and adds it with its listener, client, peer and user to the recent refusals
-// that the admin endpoint /refusals shows, and to the log. A request without a credential is only counted, because every
-// client starts with such a request.
+// that the admin endpoint /refusals shows, and to the log. A request without a credential is only counted, because
+// every client starts with such a request.
 func (m *Meter) RefuseNote(r Reason, n Note) {
 	m.Refuse(r)
 	if r != NoCredential {
@@ -143,8 +143,8 @@ func (m *Meter) RefuseNote(r Reason, n Note) {
 	}
 }
 
-// DropNote counts a drop like Drop, and adds it to the recent refusals and to the log. It allocates only for a log line,
-// so it may be called for every datagram.
+// DropNote counts a drop like Drop, and adds it to the recent refusals and to the log. It allocates only for a log
+// line, so it may be called for every datagram.
 func (m *Meter) DropNote(r Reason, n Note) {
 	m.Drop(r)
 	m.recent.add(r, false, n)

@@ -131,7 +131,7 @@ func TestUserNamesAreCut(t *testing.T) {
 func TestNotesAllocateNothing(t *testing.T) {
 	m, i := New(), 0
 	flood := func() {
-		m.recent.suppressedUntil.Store(0) // so much later that notes are recorded again
+		m.recent.suppressedUntil.Store(0) // as if so much time had passed that notes are recorded again
 		for j := range m.recent.times {
 			m.recent.times[j] = -recentPeriod
 		}

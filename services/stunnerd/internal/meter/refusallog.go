@@ -23,8 +23,8 @@ type RefusalLog struct {
 	logged [reasonCount]uint64
 }
 
-// NewRefusalLog returns a RefusalLog that writes to a log, or nowhere if it is nil. total returns the number of refusals
-// and drops with a reason since the start. It may be called from any goroutine.
+// NewRefusalLog returns a RefusalLog that writes to a log, or nowhere if it is nil. total returns the number of
+// refusals and drops with a reason since the start. It may be called from any goroutine.
 func NewRefusalLog(log *slog.Logger, total func(Reason) uint64) *RefusalLog {
 	l := &RefusalLog{total: total}
 	l.log.Store(log)

@@ -104,8 +104,8 @@ func New(former []byte) (*Source, error) {
 // Root returns the random root. It is secret.
 func (n *Source) Root() []byte { return n.random }
 
-// Share derives the root from the shared secret of a config, if it has one, so that every process with the same config
-// accepts the nonces. Nonces that were made with the previous root stay valid.
+// Share derives the root from the shared secret of a config, if the config has one, so that every process with the same
+// config accepts the nonces. Nonces that were made with the previous root stay valid.
 func (n *Source) Share(c config.Config) {
 	secret := n.random
 	if shared := c.Auth.Authority().SharedSecret; shared != "" {

@@ -172,8 +172,8 @@ func (c *changes) address(removed bool, m []byte) {
 		c.addresses[a] = flags
 	}
 	c.pending.interfaces[a.index] = struct{}{}
-	// With the address, the kernel removes the routes of all interfaces that have it as preferred source, without a
-	// message. IPv6 packets may have a source address of another interface.
+	// When the kernel removes an address, it also removes the routes of all interfaces with this preferred source
+	// address, without a message. IPv6 packets may have a source address of another interface.
 	if removed && !six || six && global {
 		c.pending.everything = true
 	}

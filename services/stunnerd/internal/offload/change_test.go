@@ -115,7 +115,7 @@ func TestChanges(t *testing.T) {
 	client, peer := netip.MustParseAddr("10.77.1.2"), netip.MustParseAddr("fd77:2::2")
 	for name, c := range map[string]struct {
 		messages     []byte
-		client, peer bool // whether the change concerns them
+		client, peer bool // whether the change concerns the client and the peer
 	}{
 		"interface without its carrier":   {linkMessage(unix.RTM_NEWLINK, 8, unix.IFF_UP), false, true},
 		"interface that is lost":          {linkMessage(unix.RTM_NEWLINK, 8, 0), false, true},

@@ -153,9 +153,9 @@ func (f *Offload) attachAll() error {
 
 // addXDP adds the XDP program to an interface in the mode of its driver. It returns why that is not possible, or "".
 //
-// The other end of a veth pair receives the frames that the program returns only if it has an XDP program too, which this
-// end cannot know. The program of a bond runs at its ports, so the interface of a frame is never the one that the other
-// programs have learned.
+// The other end of a veth pair receives the frames that the program returns only if it has an XDP program too, which
+// this end cannot know. The program of a bond runs at its ports, so the interface of a frame is never the one that the
+// other programs have learned.
 func (f *Offload) addXDP(a *attachment, l networkLink) (reason string) {
 	mode := f.options.xdpMode
 	if mode == 0 {

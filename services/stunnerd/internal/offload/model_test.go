@@ -260,7 +260,7 @@ func (m *model) compareXDP(frame []byte) error {
 	slots := m.table.slots
 	o := &ebpf.RunOptions{Data: frame, DataOut: m.out}
 	var verdict, tick = uint32(0), uint64(0)
-	for now := ticks(); tick != now; now = ticks() { // all in one tick
+	for now := ticks(); tick != now; now = ticks() { // until the whole run is in one tick
 		tick = now
 		var to [8]byte
 		copy(to[:], nextHost[:])
@@ -278,7 +278,7 @@ func (m *model) compareXDP(frame []byte) error {
 	want := append([]slot(nil), m.slots...)
 	f := m.receive(frame, want)
 	if f.ok = f.ok && f.binding.clientIf && f.binding.peerIf && !isPartial(frame); !f.ok {
-		copy(want, m.slots) // also after the report of a router
+		copy(want, m.slots) // the XDP program has changed no slot, even for the report of a router
 	}
 	if err := m.compareSlots(want, f, func(s *slot) { s.clientHop, s.peerHop = hop{}, hop{} }); err != nil {
 		return err

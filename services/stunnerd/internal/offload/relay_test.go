@@ -174,7 +174,7 @@ type testBinding struct {
 	binding  Binding
 	listener *net.UDPConn
 	relay    *net.UDPConn
-	arming   sync.Mutex // a packet does not arm the binding after its end
+	arming   sync.Mutex // so that no packet arms the binding after its end
 	ended    atomic.Bool
 	until    atomic.Pointer[time.Time]
 }

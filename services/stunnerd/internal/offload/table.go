@@ -392,7 +392,7 @@ func (t *table) releaseAll() {
 	}
 }
 
-// relearn makes the BPF programs record again how the clients and peers that a change affects are reached.
+// relearn makes the BPF programs learn the paths to clients and peers again, if a change affects these paths.
 func (t *table) relearn(c *change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -87,7 +87,8 @@ func try(command string) (string, error) {
 //
 //	client 10.77.1.2, fd77:1::2  --  10.77.1.1, fd77:1::1  relay  10.77.2.1, fd77:2::1  --  10.77.2.2, fd77:2::2  peer
 //
-// With one arm, the relay has both networks at one interface of both names, and a bridge connects it to the two hosts.
+// With one arm, the relay has one interface for both networks, whose names are client and peer. A bridge connects this
+// interface to the two hosts.
 type topology struct {
 	relay, client, peer *space
 	oneArm              bool

@@ -109,7 +109,7 @@ func (w *topology) ethernet(t testing.TB, from *space, to string) []byte {
 		}
 	}
 	if w.oneArm {
-		to = "client" // net.InterfaceByName does not find its other name
+		to = "client" // net.InterfaceByName does not find the alternative name peer
 	}
 	w.relay.do(func() { address(0, to) })
 	from.do(func() { address(6, "eth0") })

@@ -116,7 +116,8 @@ func TestCountedPeersAreBounded(t *testing.T) {
 	if got := trafficOf(r); len(got) > maxUnbound+1 || got[peer1].Peer != peer1 {
 		t.Errorf("%d peers, want %d with the one of the channel", len(got), maxUnbound+1)
 	}
-	// Counters are replaced once in unboundInterval: the counters of the peer with the longest inactivity.
+	// Counters are replaced at most once in unboundInterval. The counters of the peer with the longest inactivity are
+	// replaced.
 	now := r.now() + unboundInterval
 	first := r.unbound.find(peer(0))
 	first.addSent(1, now)

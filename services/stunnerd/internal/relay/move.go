@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// checkTimes is how often a check is sent again from the new address, and checkInterval is the time between two
-	// attempts.
+	// checkTimes is how many times a check is sent again from the new address, and checkInterval is the time between
+	// two attempts.
 	checkTimes    = 3
 	checkInterval = 50 * time.Millisecond
 	// probeInterval is the time between two datagrams that are sent from both addresses, and probeDelay is the delay of
@@ -179,7 +179,7 @@ func (r *Relay) ReceiveFormer(batch []Datagram, now time.Time) {
 func (m *move) run() {
 	r := m.relay
 	defer r.EndOnPanic("move peers")
-	for _, p := range *m.peers.Load() { // before that, a peer may select the new address because of a check
+	for _, p := range *m.peers.Load() { // until then, a check may make a peer select the new address
 		p.probe.Store(int64(r.now() + checkTimes*checkInterval))
 	}
 	m.probeUntil.Store(int64(r.now() + takeTimeout))
@@ -245,7 +245,8 @@ func (m *move) close() {
 	}
 }
 
-// waiting returns the number of peers that have not accepted the new address. Silent peers do not count.
+// waiting returns the number of peers that have not accepted the new address. Silent peers and peers without a check do
+// not count.
 func (m *move) waiting() (n int) {
 	now := m.relay.now()
 	for _, p := range *m.peers.Load() {

@@ -73,7 +73,8 @@ type Relay struct {
 	left atomic.Int64
 	// forget removes the socket from the counter of datagrams that the kernel dropped. See meter.KernelDrops.Watch.
 	forget func()
-	// permitted reports whether CreatePermission has installed a permission for the IP address of a peer. Start sets it.
+	// permitted reports whether CreatePermission has installed a permission for the IP address of a peer. Start sets
+	// it.
 	permitted func(peer netip.AddrPort) bool
 	undecided undecided
 	// named is the view that is limited to the routes that the credential names.
@@ -133,8 +134,8 @@ type verdict struct {
 }
 
 // New returns a relay for a session. The relay receives from peers and sends to them with a socket. New sets the field
-// Relay of the session to the advertised address with the port of the socket, and sets the fields Channels and Peers. The
-// relay calls ended once, when it is closed.
+// Relay of the session to the advertised address with the port of the socket, and sets the fields Channels and Peers.
+// The relay calls ended once, when it is closed.
 func New(
 	s *session.Session, socket Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay),
 ) *Relay {
@@ -194,9 +195,9 @@ func (r *Relay) EndOnPanic(task string) {
 	}
 }
 
-// Bind binds a channel number to a peer or refreshes the binding, and installs a permission for the peer (RFC 8656 §12).
-// The caller must call answered when it has sent the answer to the client. Datagrams of the peer of a new channel wait
-// until then, so that ChannelData does not arrive before the answer.
+// Bind binds a channel number to a peer or refreshes the binding, and installs a permission for the peer (RFC 8656
+// §12). The caller must call answered when it has sent the answer to the client. Datagrams of the peer of a new channel
+// wait until then, so that ChannelData does not arrive before the answer.
 func (r *Relay) Bind(number uint16, peer netip.AddrPort) (answered func()) {
 	r.binding.Lock()
 	defer r.binding.Unlock()

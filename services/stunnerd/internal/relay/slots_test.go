@@ -20,9 +20,9 @@ func TestOneUserDoesNotTakeAllSlots(t *testing.T) {
 	table := session.NewTable()
 	table.SetBounds(session.Bounds{Capacity: session.Amounts{session.RelayPorts: 50, session.Slots: slots}})
 	number := uint16(0x4000)
-	// arm sends one packet in each of a number of new channels of a new session. It returns how many of them the kernel
-	// forwards.
 	var all []*fixture
+	// arm sends one packet in each of a number of new channels of a new session. It returns how many of these channels
+	// the kernel forwards.
 	arm := func(user, source string, channels int) int {
 		client := &datagramClient{}
 		b := newFixture(t, &client.sink)

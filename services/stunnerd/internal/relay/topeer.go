@@ -15,7 +15,7 @@ import (
 type Outbox struct {
 	groups []*group
 	used   int // the number of groups in use
-	sent   int // the number of these groups that Flush has sent
+	sent   int // the number of groups that Flush has sent
 	// clusters are the sent payloads, until the end of Flush.
 	clusters meter.Tally
 }

@@ -237,8 +237,8 @@ func (c *mobile) takenOver(from, to *fixture) {
 	c.conn.move(to)
 }
 
-// a session that is older than a change of the credentials may use its credential for the overlap, also
-// at a pod that has started after the change, and at the next such pod. The pod admits no new session with it.
+// a session that is older than a change of the credentials may use its credential for the overlap,
+// also at a pod that has started after the change, and at the next such pod. The pod admits no new session with it.
 func TestFormerCredentialAtAFreshPod(t *testing.T) {
 	for name, c := range map[string]struct {
 		overlap int32 // of the config of the fresh pod

@@ -63,7 +63,7 @@ func TestLateClientsOfAPodThatDrains(t *testing.T) {
 	for name, c := range map[string]struct {
 		transport                string
 		seesClients, late, alone bool
-		bothDrain                bool // and the other pods have no list in which they drain yet
+		bothDrain                bool // both pods drain, and no list says so yet
 		want                     where
 	}{
 		"connection":                            {"dtls", true, true, false, false, here},

@@ -424,8 +424,8 @@ func TestForwardedDatagramsAllocateNothing(t *testing.T) {
 	}
 }
 
-// T-03: TestForwardingPortsAreDeniedAsPeers: no route leads to the port at which a pod of the Gateway receives forwarded
-// datagrams, also if it leads to the address of the pod.
+// T-03: TestForwardingPortsAreDeniedAsPeers: no route leads to the port at which a pod of the Gateway receives
+// forwarded datagrams, also if it leads to the address of the pod.
 func TestForwardingPortsAreDeniedAsPeers(t *testing.T) {
 	pods := pods(t)
 	pods[0].apply(pods[0].changed(func(c *config.Config) { c.Clusters[0].Endpoints = []string{"127.0.0.1"} }))
@@ -449,8 +449,8 @@ func TestForwardingPortsAreDeniedAsPeers(t *testing.T) {
 	}
 }
 
-// T-03: TestListenersOfOtherPodsAreDeniedAsPeers: no allocation can be nested in an allocation of another pod of the Gateway,
-// in either family. The relays of the other pod are peers: two clients of a Gateway may call each other.
+// T-03: TestListenersOfOtherPodsAreDeniedAsPeers: no allocation can be nested in an allocation of another pod of the
+// Gateway, in either family. The relays of the other pod are peers: two clients of a Gateway may call each other.
 func TestListenersOfOtherPodsAreDeniedAsPeers(t *testing.T) {
 	b := newFixture(t)
 	b.apply(b.openToAll(func(*config.Listener) {}))

@@ -51,9 +51,10 @@ type handedSocket struct {
 	adopted bool
 }
 
-// HandOver hands the sessions over UDP to the other pods of the Gateway, until no session is left or ctx ends. Data is
-// forwarded meanwhile. Sessions that cannot move yet are tried again. If pods do not see the addresses of clients, no
-// session is handed over: the next pod of a client could not find its session.
+// HandOver hands the sessions over UDP to the other pods of the Gateway. It returns when this pod has no session, and
+// no relay socket that a successor uses, or when ctx ends. Data is forwarded meanwhile. Sessions that cannot move yet
+// are tried again. If pods do not see the addresses of clients, no session is handed over: the next pod of a client
+// could not find its session.
 func (s *Server) HandOver(ctx context.Context) {
 	again := time.NewTicker(handOverAgain)
 	defer again.Stop()
@@ -229,10 +230,10 @@ func (s *Server) handedSockets() (all, adopted int) {
 	return len(s.handedOver.sockets), adopted
 }
 
-// Drain makes gates refuse new sessions. If late is set and another pod accepts sessions, nodes still send new clients to
-// this pod until they know that it ends. Until the next call, gates then admit the clients that cannot be passed to the
-// other pod: those over connections, those that another pod has passed here, and all if pods do not see the addresses of
-// clients. Drain reports whether that is the case.
+// Drain makes gates refuse new sessions. late means that nodes still send new clients to this pod, because they do not
+// know yet that it ends. If late is set and another pod accepts sessions, gates admit the clients that cannot be passed
+// to the other pod, until the next call of Drain: clients over connections, clients that another pod has passed here,
+// and all clients if pods do not see the addresses of clients. Drain reports whether gates admit such clients.
 func (s *Server) Drain(late bool) bool {
 	late = late && s.forwarder.HasSuccessors()
 	s.table.AdmitLate(late && !s.clientAddresses.Load(), late)
@@ -307,7 +308,7 @@ func (s *Server) Draining() *inspection.DrainStatus {
 		st.Stay[inspection.StaysForPod] = full
 		st.Stay[inspection.StaysForPeer] -= full
 	}
-	if n, adopted := s.handedSockets(); n > 0 { // peers of these sessions may still accept the new address
+	if n, adopted := s.handedSockets(); n > 0 { // peers of these sessions may not have accepted the new address yet
 		st.Stay[inspection.StaysForPeer] += n
 		st.Moved -= n - adopted
 	}

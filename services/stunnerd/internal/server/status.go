@@ -70,8 +70,8 @@ func (s *Server) state() string {
 
 // Ready returns nil if every listener of the wanted config is open, or else an error that names listeners that are not
 // open. Once all listeners of a config with at least one listener have been open, it always returns nil, even if a
-// later config fails: a failing readiness probe would cut running calls (see docs/reference/endpoints.md). Status lists the
-// failures of later configs.
+// later config fails: a failing readiness probe would cut running calls (see docs/reference/endpoints.md). Status lists
+// the failures of later configs.
 func (s *Server) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

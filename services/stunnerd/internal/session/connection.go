@@ -13,9 +13,9 @@ import (
 // the end of the connection. While the connection has a session, the price of the session includes this memory.
 //
 // Connections without a session hold only the memory that sessions leave free, because clients need no credential for
-// them. If the memory is used up, a new connection, a session or a Claim takes it from the oldest connection without a
-// session among those of the networks that hold at least an equal share. So a client that soon creates a session is
-// admitted although other clients hold idle connections.
+// them. If the memory is used up, a new connection, a session or a Claim takes memory from a connection without a
+// session. This is the oldest such connection of the networks that hold at least an equal share. So a client that soon
+// creates a session is admitted although other clients hold idle connections.
 type Connection struct {
 	table   *Table
 	memory  int64

@@ -34,9 +34,10 @@ const (
 
 // denials is the list of denied peers, in bounded memory.
 //
-// If the list is full, a new peer replaces a peer of the user ID that has added the most peers: the peer that was
-// denied to the fewest sessions, and among equal peers the one that was denied the longest time ago. So a user with a
-// million denied peers replaces its own entries, and a peer that is denied to many sessions stays in the list.
+// If the list is full, a new peer replaces a peer of the user ID that has added the most peers. Of these peers, the one
+// that was denied to the fewest sessions is replaced. If there are several, the one that was denied the longest time
+// ago is replaced. So a user with a million denied peers replaces its own entries, and a peer that is denied to many
+// sessions stays in the list.
 type denials struct {
 	mu    sync.Mutex
 	list  map[deniedKey]*denied
@@ -57,8 +58,8 @@ type denied struct {
 	user string
 }
 
-// Deny records that a peer was denied to the session. It is called for requests and for datagrams: of the datagrams of a
-// session, at most one in denyInterval is recorded.
+// Deny records that a peer was denied to the session. It is called for requests and for datagrams: of the datagrams of
+// a session, at most one in denyInterval is recorded.
 func (s *Session) Deny(peer netip.AddrPort, portOnly bool, now time.Time) {
 	t := s.account.table
 	if t == nil {

@@ -123,7 +123,7 @@ func TestDeniedDatagramsOfAFlood(t *testing.T) {
 	}
 }
 
-// Sessions end while they are denied peers and while the list is read.
+// Sessions end while peers are denied to them and while the list is read.
 func TestDeniedPeersOfEndingSessions(t *testing.T) {
 	table := NewTable()
 	var group sync.WaitGroup

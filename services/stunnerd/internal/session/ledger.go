@@ -51,8 +51,8 @@ var ErrCapacity = errors.New("the process is full, or nearly, and the user or th
 // for each kind.
 //
 //   - While more than a fifth of the capacity is free, every client is admitted.
-//   - In the last fifth, a client is refused if its user ID AND its network each hold a fifth of the capacity or more,
-//     and its session, if that may hold many, more than an equal share.
+//   - In the last fifth, a client is refused if its user ID AND its network each hold a fifth of the capacity or more.
+//     If one session may use much of the kind (kinds.perSession), its session must also hold more than an equal share.
 //   - In the last tenth, a client is also refused if its network holds a fifth or more, independent of its user ID.
 //   - In the last fiftieth, a client is also refused if its user ID OR its network holds a fiftieth or more.
 //

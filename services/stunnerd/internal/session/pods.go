@@ -33,10 +33,10 @@ type Admission struct {
 	Over error
 }
 
-// Report makes the table call a function when the number of relay ports of a user changes to which a limit of sessions
-// applies. It is not called while relay ports of the user are provisional: some of them may already be counted by other
-// pods. fewer reports whether the number has decreased. The function must not use the table. Report must be called
-// before the table is used.
+// Report makes the table call a function when the number of relay ports of a user changes, if a limit of sessions
+// applies to the user. The function is not called while relay ports of the user are provisional: some of them may
+// already be counted by other pods. fewer reports whether the number has decreased. The function must not use the
+// table. Report must be called before the table is used.
 func (t *Table) Report(to func(user User, ports int64, fewer bool)) { t.report = to }
 
 // Admission returns what other pods need to admit a session. It reports false if the session needs no admission: no

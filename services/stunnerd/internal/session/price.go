@@ -17,8 +17,7 @@ const (
 	PriceFrame = 66 << 10
 	// PriceReserved is the price of a reserved port: its socket and its token.
 	PriceReserved = 4 << 10
-	// PriceCheck is the price of a nominating connectivity check of the longest size: in the relay until it is
-	// reported, and in the journal.
+	// PriceCheck is the price of a connectivity check of the longest size, in the relay and in the journal.
 	PriceCheck = 1536
 	// Permissions and channels that the price of a session includes, so that an ordinary call that was admitted can
 	// always use them. They suffice for the candidates of a browser.
@@ -63,8 +62,8 @@ func PriceOfMore(permissions, channels int) int64 {
 // includedChecks is the number of checks that the price of a session includes.
 const includedChecks = 1
 
-// PriceOfChecks returns the price of the nominating connectivity checks of a session, at most MaxChecks, without the
-// checks that each session includes.
+// PriceOfChecks returns the price of the connectivity checks of a session, at most MaxChecks, without the checks that
+// each session includes.
 func PriceOfChecks(checks int) int64 {
 	return int64(max(0, min(checks, MaxChecks)-includedChecks)) * PriceCheck
 }

@@ -48,7 +48,8 @@ var (
 // Record is what a process needs to continue a session that another process has created. A continued session
 // authenticates its requests with the credentials of the config, so a record contains no secret, except in Former.
 type Record struct {
-	// Generation is the number of processes that have continued the session before. It is 0 for a new session.
+	// Generation orders the processes that have had the session (see forward.Version). It is 0 for a new session. A
+	// process that continues the session has a higher Generation than the process before it.
 	Generation uint32
 	// Usage identifies the session in usage records.
 	Usage usage.ID
@@ -76,13 +77,14 @@ type Record struct {
 	Permissions []Permission
 	// Channels are the channel bindings, at most MaxChannels.
 	Channels []ChannelRecord
-	// Checks holds the nominating connectivity check of each peer, at most MaxChecks.
+	// Checks holds one connectivity check of each peer, at most MaxChecks. In the journal they nominate. In a record
+	// for another pod they are the checks that relay.Relay.Checks returns.
 	Checks []Check
 	// Away reports whether the datagrams of the client arrive at another pod, which forwards them. Nothing must be sent
 	// to such a client before its first datagram, which shows the path to it.
 	Away bool
-	// Former are the authorities that a config change has replaced since the session began, at most MaxFormer. A pod that
-	// has started after that change does not know them. In the journal they have an entry of their own.
+	// Former are the authorities that a config change has replaced since the session began, at most MaxFormer. A pod
+	// that has started after that change does not know them. In the journal they have an entry of their own.
 	Former []Former
 }
 
@@ -92,7 +94,7 @@ type Former struct {
 	// Replaced is when the config changed. Until is when credentials of the authority become invalid.
 	Replaced, Until time.Time
 	// New reports whether credentials of the former authority are valid for new sessions. They are always valid for
-	// existing sessions. The binary form does not have it: the config of each process says it.
+	// existing sessions. The binary form does not contain New: each process gets New from its config.
 	New bool
 }
 
@@ -124,8 +126,8 @@ type ChannelRecord struct {
 	Until, Installed time.Time
 }
 
-// Check is the newest connectivity check with USE-CANDIDATE that the client has sent to a peer (RFC 8445 §7.2.2): a
-// Binding request of at most MaxCheck bytes.
+// Check is a connectivity check that the client has sent to a peer: a Binding request of at most MaxCheck bytes (RFC
+// 8445 §7.2.2).
 type Check struct {
 	Peer    netip.AddrPort
 	Message []byte

@@ -20,8 +20,8 @@ type RelayPort struct {
 	released bool
 }
 
-// take creates the relay port of a session, and charges its account. With provisional, the relay port is provisional if
-// a limit applies that counts sessions in other pods. The caller must hold mu.
+// take creates the relay port of a session, and charges its account. If the argument provisional is true, and a limit
+// applies that counts sessions in other pods, the relay port is provisional. The caller must hold mu.
 func (t *Table) take(s *Session, reserved, provisional bool) RelayPort {
 	a := &s.account
 	if a.held == (Amounts{}) {

@@ -359,8 +359,8 @@ func (t *Table) Draining() bool {
 	return t.draining
 }
 
-// AdmitLate sets whether gates admit new sessions after Drain: all, or those that stay at this pod because their clients
-// cannot be passed to another one.
+// AdmitLate sets whether gates admit new sessions after Drain: all, or those that stay at this pod because their
+// clients cannot be passed to another one.
 func (t *Table) AdmitLate(all, staying bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

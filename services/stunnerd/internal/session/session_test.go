@@ -143,8 +143,8 @@ func TestUsedSharesOfTheQuotas(t *testing.T) {
 	assert("with lower quotas", 1, 1)
 }
 
-// T-18: traffic at ten times the rate limit is reduced to the rate, in each direction independently, for a session and
-// for a user.
+// T-18: traffic at sixteen times the rate limit or more is reduced to the rate, in each direction independently, for a
+// session and for a user.
 func TestBytesStayWithinTheirRate(t *testing.T) {
 	const rate, datagram, seconds = 125_000, 1000, 20
 	for name, bounds := range map[string]Bounds{

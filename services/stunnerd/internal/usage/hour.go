@@ -58,8 +58,8 @@ type counted struct {
 	sent, received Count
 }
 
-// newHour returns an hour that begins now. memory is the memory of the process, of which the hour may use a 32nd; 0
-// means no limit.
+// newHour returns an hour that begins now. memory is the memory of sessions, of which the hour may use a 32nd, but at
+// least leastHour; 0 means no limit.
 func newHour(memory int64, now time.Time) hour {
 	limit := mostHour
 	if memory > 0 {
@@ -164,7 +164,7 @@ func (h *hour) advance(minute int64) {
 // shrink moves the users with the fewest bytes to others, until a quarter of the memory is free. It compares their
 // bytes by powers of two: sorting would take longer, and sessions wait meanwhile.
 func (h *hour) shrink() {
-	var sizes [65]int // number of users by the bit length of their bytes
+	var sizes [65]int // memory of the users by the bit length of their bytes
 	magnitudes := make(map[*hourUser]int, len(h.users))
 	for _, u := range h.users {
 		magnitudes[u] = bits.Len64(u.bytes())

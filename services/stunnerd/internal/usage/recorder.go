@@ -202,8 +202,9 @@ func New() (id ID) {
 
 func part(n uint64) string { return fmt.Sprintf("%016x", n) }
 
-// Begin returns the account of a new session, or of a session that another process has begun. It continues the account
-// of a previous process with the same folder. It returns nil if there is no memory.
+// Begin returns the account of a new session, or of a session that another process has begun. If a previous process
+// with the same folder has an account of the session, Begin continues this account. It returns nil if there is no
+// memory.
 func (b *Recorder) Begin(i Identity) *Account {
 	if b == nil {
 		return nil
@@ -270,7 +271,7 @@ func (b *Recorder) named(text string) ref {
 	return b.name(text)
 }
 
-// name is named for a caller that holds mu. It returns 0 if there are too many names.
+// name does the same as the method named, for a caller that holds mu. It returns 0 if there are too many names.
 func (b *Recorder) name(text string) ref {
 	if at := b.names[text]; at != 0 || text == "" || len(text) > maxText || len(b.names) >= maxNames {
 		return at
@@ -502,7 +503,8 @@ func (b *Recorder) tick() {
 	passed := now.Unix() - b.ticked
 	b.ticked = now.Unix()
 	for _, a := range b.accounts {
-		// ago is the time in seconds since the interim record was due. If the clock was set back, passed is negative.
+		// ago is the time in seconds since the interim record was due. The variable passed is negative if the clock was
+		// set back.
 		ago := ((now.Unix()-int64(a.bucket))%int64(buckets) + int64(buckets)) % int64(buckets)
 		a.due = a.due || ago < max(passed, 1)
 	}

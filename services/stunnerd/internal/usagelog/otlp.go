@@ -19,8 +19,8 @@ const eventName = "stunner.usage"
 // scope is the instrumentation scope of usage records.
 var scope = &common.InstrumentationScope{Name: "github.com/stunner-gateway/stunner/services/stunnerd/usage"}
 
-// events sends records as OpenTelemetry events. It does not use the logs of the SDK, which drop records that they cannot
-// send.
+// events sends records as OpenTelemetry events. It does not use the logs of the SDK, which drop records that they
+// cannot send.
 type events struct{ *otlp.Exporter }
 
 // Deliver implements usage.Sink.

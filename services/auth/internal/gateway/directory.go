@@ -46,7 +46,8 @@ type snapshot struct {
 	problem      string                 // why the directory is not ready
 	// list reports whether the source has sent all configs; nil if the source does not report it.
 	list *discovery.List
-	// unusable says by id why a config was not used: its secrets are hidden, or it was rejected. The map is replaced, and never changed.
+	// unusable says by id why a config was not used: its secrets are hidden, or it was rejected. The map is replaced, and
+	// never changed.
 	unusable map[string]string
 }
 
